@@ -19,7 +19,7 @@ from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, mer
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import average_steps, mix_row_losses, secret_draw, secret_normals, sum_clipped_values
+from softswitch.privacy.numpy_rows import average_steps, clip_values, mix_row_losses, secret_draw, secret_normals
 from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -148,8 +148,8 @@ class PrivateClient:
         return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
-        clip, values = self._privacy.clip_value, self._evaluate_rows(self._client.row_values, params, rows)
-        total = sum_clipped_values(values, clip, 1 + self.constraints)
+        clip = self._privacy.clip_value
+        total = clip_values(self._evaluate_rows(self._client.row_values, params, rows), clip).sum(axis=0)
         return to_values(self._over_counts(total + level * clip * secret_normals(len(total)), share, -np.inf))
 
     def _evaluate_rows(
@@ -248,14 +248,10 @@ class SpentBudget:
         self.levels = NoiseLevels(*state["levels"])
 
     @property
-    def releases(self) -> Releases:
-        """The releases so far."""
-        return Releases(*self._read()["releases"])
-
-    @property
     def epsilon(self) -> float:
         """The ε of the releases so far."""
-        return self._epsilon(self.releases)
+        releases = Releases(*self._read()["releases"])
+        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
 
     def charge(self, **releases: int) -> None:
         """Count releases by kind before they are sent, or raise ``RefusalError`` if they exceed the budget."""
@@ -263,7 +259,8 @@ class SpentBudget:
             state = self._read()
             before = Releases(*state["releases"])
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
-            if not self._allows(after):
+            is_planned = all(count <= maximum for count, maximum in zip(after, self._planned, strict=True))
+            if self._privacy.epsilon is not None and not is_planned:
                 raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
             self._write({**state, "releases": list(after)})
 
@@ -276,14 +273,6 @@ class SpentBudget:
                 state["sizes"] = draw()
                 self._write(state)
             return [float(size) for size in state["sizes"]]
-
-    def _allows(self, after: Releases) -> bool:
-        # The noise is calibrated for the planned number of each kind.
-        pairs = zip(after, self._planned, strict=True)
-        return self._privacy.epsilon is None or all(count <= maximum for count, maximum in pairs)
-
-    def _epsilon(self, releases: Releases) -> float:
-        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))

@@ -1,4 +1,4 @@
-"""Private rows with NumPy: sums of clipped values and gradients, the local loss of single rows, and secret noise."""
+"""Private rows with NumPy: clipped values and gradients, the local loss of single rows, and secret noise."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ def mix_row_losses(
     return per_row * rows, scale
 
 
-def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Return the sum of row vectors (rows × functions), each clipped to norm ``clip``; −∞ and NaN count as 0."""
-    finite = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
-    largest = np.abs(finite).max(axis=1, keepdims=True, initial=0)
-    unit = finite / np.where(largest > 0, largest, 1)
-    norm = np.linalg.norm(unit, axis=1, keepdims=True)
-    clipped: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
-    return clipped.sum(axis=0)
+def clip_values(values: Float[Array, "rows functions"], clip: Any) -> Float[Array, "rows functions"]:
+    """Return the rows, each scaled to a norm of at most ``clip``; −∞ and NaN count as 0, ∞ as the largest number."""
+    xp = array_namespace(values)
+    values = xp.where(values == xp.inf, xp.finfo(values.dtype).max, values)
+    values = xp.where(xp.isfinite(values), values, xp.zeros_like(values))
+    largest = xp.max(xp.abs(values), axis=1, keepdims=True)
+    unit = values / xp.where(largest > 0, largest, xp.ones_like(largest))  # large entries would overflow in the norm
+    norm = xp.linalg.vector_norm(unit, axis=1, keepdims=True)
+    return unit * xp.minimum(largest, clip / xp.where(norm > 0, norm, xp.ones_like(norm)))
 
 
 def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
