@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from softswitch.flower.local_client import RefusalError as RefusalError
     from softswitch.flower.local_client import SecondOrderClient as SecondOrderClient
     from softswitch.flower.local_client import Task as Task
-    from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import LocalDerivatives as LocalDerivatives
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.private_client import PrivateClient as PrivateClient

@@ -408,8 +408,7 @@ def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
 
 def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
     """Return the ranges of f and each g; NaN limits mean that a range is not known."""
-    low, high = wire.read_numbers(settings, "low"), wire.read_numbers(settings, "high")
-    binary = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    low, high, binary = (wire.read_numbers(settings, name) for name in ("low", "high", "two_values"))
     is_complete = len(low) == len(high) == len(binary) == 1 + constraints
     require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
     valid = all(math.isnan(a) or (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -284,8 +285,8 @@ class RowClasses:
 
     def __init__(self, training: np.ndarray, held_out: np.ndarray | None) -> None:
         self._training, self._held_out = training, held_out
-        self.rows = _count_labels(training)
-        self.held_out_rows = None if held_out is None else _count_labels(held_out)
+        self.rows = Counter(training.tolist())
+        self.held_out_rows = None if held_out is None else Counter(held_out.tolist())
 
     def select_rows(self, min_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return masks of the training and held-out rows whose class has at least ``min_rows`` rows.
@@ -327,15 +328,7 @@ def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | No
         parts.append(np.asarray(columns[name]))
     if any(part.shape != (rows,) for part in parts):
         raise ValueError(f"{argument} must have one label for each of {rows} rows, but has shape {parts[0].shape}")
-    values, codes = zip(*(np.unique(part, return_inverse=True) for part in parts), strict=True)
-    combinations, index = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
-    labels = [" × ".join(str(part[code]) for part, code in zip(values, row, strict=True)) for row in combinations]
-    return np.array(labels)[index.reshape(-1)]
-
-
-def _count_labels(labels: np.ndarray) -> dict[str, int]:
-    values, counts = np.unique(labels, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return np.array([" × ".join(map(str, row)) for row in zip(*(part.tolist() for part in parts), strict=True)])
 
 
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:

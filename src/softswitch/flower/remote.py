@@ -149,10 +149,6 @@ class RemoteClients:
             advice += " wherever the model is used"
             yield Diagnostic(DiagnosticCode.SUPPRESSED_CLASSES, evidence, advice)
 
-    def rows(self, index: int) -> int:
-        """Return a client's number of training rows."""
-        return self.roster.rows(index)
-
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the numbers of rows on which a round evaluates values and gradients."""
         return row_count[:, 0], self.settings.local_steps * row_count[:, 1]

@@ -17,7 +17,7 @@ from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector
-from softswitch.flower.remote import RemoteClients
+from softswitch.flower.remote import RemoteClients, quote_first
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.automatic import OpenMethod
@@ -33,7 +33,6 @@ from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint
-from softswitch.support.text import join_first
 
 FOLDER = "second-order"
 """Folder of the checkpoints of the second-order part of an automatic run, in that of its checkpoints."""
@@ -59,8 +58,8 @@ def find_obstacle(method: Method, settings: StrategySettings, params: Params, ro
         return obstacle
     unable = [name for name, one in zip(roster.names, roster.clients, strict=True) if one is None or not one.pieces]
     if unable:
-        names = join_first([repr(name) for name in unable])
-        return f"{names} offered no second derivatives, which need ClientPolicy(second_order=True) and smooth functions"
+        needed = "ClientPolicy(second_order=True) and smooth functions"
+        return f"{quote_first(unable)} offered no second derivatives, which need {needed}"
     pieces = {client.pieces for client in roster.clients if client is not None}
     return "" if len(pieces) == 1 else f"clients have different numbers of smooth constraints: {sorted(pieces)}"
 
@@ -131,7 +130,7 @@ class RemoteDerivatives(DerivativeOracle):
             if wanted <= replies.keys() and len(members) >= settings.min_clients:
                 break
         else:
-            lost = join_first([repr(self._roster.names[i]) for i in sorted(failures)]) or "too few clients"
+            lost = quote_first([self._roster.names[i] for i in sorted(failures)]) or "too few clients"
             raise UnavailableError(f"no usable reply of {lost} in {settings.patience} attempts (patience)")
         self._set_clients()
         found = self._combine(replies, weights_of)

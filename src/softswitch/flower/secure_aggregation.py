@@ -198,7 +198,7 @@ class SigningKeys:
     @cached_property
     def _publics(self) -> dict[str, Any]:
         listed = parse_allow_list(self.clients if isinstance(self.clients, Mapping) else find_keys(self.clients))
-        return {name: serialization.load_pem_public_key(str(client.key).encode()) for name, client in listed.items()}
+        return {name: serialization.load_pem_public_key(key.encode()) for name, key in listed.items()}
 
     def _sign(self, name: str, run: int, round_: int, key: bytes) -> bytes:
         signature: bytes = self._private.sign(_signed_text(name, run, round_, key), *_signature_scheme(self._private))

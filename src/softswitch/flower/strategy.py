@@ -300,7 +300,7 @@ def server_app(
         result, clients = strategy.result, strategy.clients
         assert result is not None
         assert clients is not None
-        rows = {"rows": [clients.rows(i) for i in range(len(result.names))]}
+        rows = {"rows": [clients.roster.rows(i) for i in range(len(result.names))]}
         folders.write_result(folder, result, about=about, clients=rows)  # before the certificate, which may fail
         console = Console(stderr=True, width=110)
         console.print(result.explain(), markup=False)

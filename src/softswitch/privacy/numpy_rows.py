@@ -42,8 +42,8 @@ def mix_row_losses(
     return per_row * rows, scale
 
 
-def clip_values(values: Float[Array, "rows functions"], clip: Any) -> Float[Array, "rows functions"]:
-    """Return the rows, each scaled to a norm of at most ``clip``; −∞ and NaN count as 0, ∞ as the largest number."""
+def clip_values(values: Any, clip: Any) -> Any:
+    """Return values (rows × functions) with each row clipped to norm ``clip``; −∞ and NaN are 0, ∞ the largest number."""
     xp = array_namespace(values)
     values = xp.where(values == xp.inf, xp.finfo(values.dtype).max, values)
     values = xp.where(xp.isfinite(values), values, xp.zeros_like(values))
