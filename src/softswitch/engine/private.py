@@ -28,7 +28,7 @@ from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compu
 from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
-from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.result import Result
@@ -39,14 +39,14 @@ FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a
 MARGIN = (
     0.5  # distance of λ below the tolerance, in standard deviations of the smoothed noise; maxima are biased upwards
 )
-EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD  # folded into the run's key for that noise; no round's number
+EVALUATION_STREAM = 0x7FFFFFFE  # folded into the run's key for the noise of evaluations; no round's number
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
     "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "
     "counting it",
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
-COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")  # from the privacy settings
+COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient")  # from the privacy settings
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
@@ -76,7 +76,7 @@ def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
         output=Output(iterate="average" if output.iterate == "auto" else output.iterate, average_last=average_last),
         logging=replace(options.logging, eval_every=0, record_clients=True),
     )
-    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, sampling.local_steps))
+    levels = calibrate_noise(privacy, Releases.planned(rounds, sampling.local_steps))
     return PrivatePlan(privacy, levels, filled)
 
 
@@ -133,10 +133,6 @@ def make_private_oracle(
     """Return the oracle of a private run; ``counts`` has the number of applicable rows, clients × functions."""
     privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
-    if not privacy.public_sizes:
-        deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # a row may count for all functions
-        noisy = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, SIZES_STREAM), counts.shape))
-        counts = np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
     capacity = width if privacy.rate == 1 else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
@@ -169,7 +165,7 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     assert history is not None
     rounds = np.bincount(history.clients.ravel(), minlength=oracle.client_count)
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
-    releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
+    releases = tuple(Releases.planned(int(count), steps, int(evaluated)) for count in rounds)
     spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
     deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
     copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}

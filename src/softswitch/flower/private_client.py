@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,7 @@ from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
 from softswitch.privacy.numpy_rows import average_steps, clip_values, mix_row_losses, secret_draw, secret_normals
-from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -70,29 +69,23 @@ class PrivateClient:
         self._start = dict(client.start)  # a copy, because a module's parameters change
         counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
         planned = Releases.planned(
-            privacy, *(checks.check_integer(argument, count, minimum=1) for argument, count in counts.items())
+            *(checks.check_integer(argument, count, minimum=1) for argument, count in counts.items())
         )
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
-        sizes = [float(count) for count in (*self._count_rows(1 if is_checked else ATTEMPTS), client.rows)]
+        self._counts = np.asarray(self._count_rows(1 if is_checked else ATTEMPTS), float)
         self._budget = SpentBudget(budget_file, privacy, planned)
         self._levels = self._budget.levels
-        if not privacy.public_sizes:
-            deviation = self._levels.sizes * math.sqrt(len(sizes))
-            noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
-            sizes = [size if size > SIZE_THRESHOLD * deviation else 0.0 for size in noisy]
-        self._counts = np.asarray(sizes[:-1])
         self.has_surrogate = bool(getattr(client, "has_surrogate", False))
         self.can_repeat_reports = False  # a second value would be a second release
-        self.rows = max(1, round(sizes[-1]))
-        self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
+        self.rows, self.held_out_rows = client.rows, client.held_out_rows
         self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
 
     @property
     def privacy_report(self) -> dict[str, Any]:
         """What the server learns: spent ε, δ, the neighbouring relation, and the noise on an evaluation.
 
-        It depends only on settings and on numbers of rows that are public or noisy.
+        It depends only on settings and on public numbers of rows.
         """
         privacy, noise = self._privacy, self._levels.evaluation * self._privacy.clip_value
         report = {"epsilon": self._budget.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
@@ -239,8 +232,7 @@ class SpentBudget:
         with self._lock():
             if not self._file.exists():
                 levels = calibrate_noise(privacy, planned)
-                releases = list(Releases())
-                self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
+                self._write({"releases": list(Releases()), "levels": list(levels), "settings": settings})
             state = self._read()
         if state["settings"] != settings:
             kept = "keep privacy, rounds, local_steps and evaluations unchanged"
@@ -263,16 +255,6 @@ class SpentBudget:
             if self._privacy.epsilon is not None and not is_planned:
                 raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
             self._write({**state, "releases": list(after)})
-
-    def release_sizes(self, draw: Callable[[], list[float]]) -> list[float]:
-        """Return the noisy numbers of rows: drawn and counted once, then read from the file."""
-        with self._lock():
-            state = self._read()
-            if state.get("sizes") is None:
-                state["releases"][Releases._fields.index("sizes")] = 1
-                state["sizes"] = draw()
-                self._write(state)
-            return [float(size) for size in state["sizes"]]
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))

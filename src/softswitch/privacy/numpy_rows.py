@@ -43,7 +43,7 @@ def mix_row_losses(
 
 
 def clip_values(values: Any, clip: Any) -> Any:
-    """Return values (rows × functions) with each row clipped to norm ``clip``; −∞ and NaN are 0, ∞ the largest number."""
+    """Return values (rows × functions) with rows clipped to norm ``clip``; −∞ and NaN count as 0, ∞ as very large."""
     xp = array_namespace(values)
     values = xp.where(values == xp.inf, xp.finfo(values.dtype).max, values)
     values = xp.where(xp.isfinite(values), values, xp.zeros_like(values))
