@@ -14,7 +14,7 @@ import numpy as np
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
-from softswitch.privacy.numpy_rows import sum_clipped_gradients
+from softswitch.privacy.numpy_rows import average_steps, sum_clipped_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -250,10 +250,12 @@ class RowClient:
             rows: Mask of the training rows to keep.
             held_out: Mask of the held-out rows to keep, or None for all.
         """
-        (init, given), client = self._init, copy(self)
-        options = given | self.classes.arguments(rows, held_out)
-        if given["classes"] is None:
-            options["classes"] = None
+        (init, given), labels, client = self._init, self.classes, copy(self)
+        options = dict(given)
+        if given["classes"] is not None:
+            options["classes"] = labels.training[rows]
+        if labels.held_out is not None and held_out is not None and held_out.any():
+            options["held_out_classes"] = labels.held_out[held_out]
         if not isinstance(strata := given.get("strata"), str | tuple | None):
             options["strata"] = np.asarray(strata)[rows]
         data = {"data": self._take(given["data"], rows), "held_out": self._take(given["held_out"], held_out)}
@@ -284,7 +286,7 @@ class RowClasses:
     """The class labels of a client's training rows, and of its held-out rows if they are known."""
 
     def __init__(self, training: np.ndarray, held_out: np.ndarray | None) -> None:
-        self._training, self._held_out = training, held_out
+        self.training, self.held_out = training, held_out
         self.rows = Counter(training.tolist())
         self.held_out_rows = None if held_out is None else Counter(held_out.tolist())
 
@@ -294,16 +296,9 @@ class RowClasses:
         A class with too few training rows is excluded from the held-out rows too.
         """
         small = [name for name, count in self.rows.items() if count < min_rows]
-        selected = ~np.isin(self._training, small)
+        selected = ~np.isin(self.training, small)
         small += [name for name, count in (self.held_out_rows or {}).items() if count < min_rows]
-        return selected, None if self._held_out is None else ~np.isin(self._held_out, small)
-
-    def arguments(self, rows: np.ndarray, held_out: np.ndarray | None) -> dict[str, Any]:
-        """Return the arguments about classes of a client with the selected rows only."""
-        arguments: dict[str, Any] = {"classes": self._training[rows]}
-        if self._held_out is not None and held_out is not None and held_out.any():
-            arguments["held_out_classes"] = self._held_out[held_out]
-        return arguments
+        return selected, None if self.held_out is None else ~np.isin(self.held_out, small)
 
 
 def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
@@ -398,12 +393,11 @@ class NumpyClient(RowClient):
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E gradients along the local path."""
         generator = self._generator(task, 1)
-        total = {name: np.zeros_like(value) for name, value in params.items()}
-        for _ in range(task.local_steps):
-            point = {name: value - task.step_size * total[name] for name, value in params.items()}
-            gradient = self._gradient(point, self._batch(generator, self._batches.update), loss)
-            total = {name: total[name] + gradient[name] for name in total}
-        return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+        def gradient(point: Arrays) -> Arrays:
+            return self._gradient(point, self._batch(generator, self._batches.update), loss)
+
+        return average_steps(params, task.local_steps, task.step_size, 1.0, gradient)
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""

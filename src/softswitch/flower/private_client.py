@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -201,19 +202,15 @@ class PrivateClient:
         """
         client, rows = self._client, np.arange(self._client.rows)
 
-        def compute_quietly(compute: Callable[[], Any]) -> np.ndarray:
+        def compute_quietly(compute: Callable[[Arrays], Any], params: Arrays) -> np.ndarray:
             try:
-                return np.asarray(compute())
+                return np.asarray(compute(params))
             except Exception:
                 logger.exception("client %r could not compute its reply", self.name)
                 raise RefusalError("it could not compute its reply; the error is in the client's log") from None
 
-        def row_values(params: Arrays) -> np.ndarray:
-            return compute_quietly(lambda: client.row_values(params, rows))
-
-        def mean_values(params: Arrays) -> np.ndarray:
-            return compute_quietly(lambda: np.hstack(client.evaluate(params)[:2]))
-
+        row_values = partial(compute_quietly, lambda params: client.row_values(params, rows))
+        mean_values = partial(compute_quietly, lambda params: np.hstack(client.evaluate(params)[:2]))
         return count_rows_from_values(row_values, mean_values, self._start, attempts)
 
 

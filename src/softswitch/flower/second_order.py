@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -182,12 +181,12 @@ def run_second_order(
     rounds: int,
     checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
-    after_exchange: Callable[[Chunk], Any],
+    after_round: Callable[..., None],
 ) -> Result:
     """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
 
-    ``after_exchange`` is called before the callbacks of the settings, and ``identity`` is what the run depends on at
-    the clients.
+    ``after_round`` is called before the callbacks of the settings, with the number of exchanges, the parameters and the
+    record. ``identity`` is what the run depends on at the clients.
     """
     settings, events = clients.settings, clients.events
     if checkpoints is not None:
@@ -196,7 +195,7 @@ def run_second_order(
 
     def count(chunk: Chunk) -> None:
         events.round = chunk.round
-        after_exchange(chunk)
+        after_round(chunk.round, chunk.state.params, chunk.history)
 
     oracle = RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity})
     options = RunOptions(

@@ -36,7 +36,6 @@ from softswitch.oracles.derivatives import UnavailableError
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params
 from softswitch.results import folder as folders
-from softswitch.results.callbacks import Chunk
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS, EventLog
 from softswitch.results.result import Result
@@ -182,12 +181,8 @@ class SwitchingStrategy(Strategy):
 
     def _run_second_order(self, task: _Task, method: SQP, checkpoints: Checkpoints | None) -> Result:
         clients, params, rounds, after_round = task
-
-        def after_exchange(chunk: Chunk) -> None:
-            after_round(chunk.round, chunk.state.params, chunk.history)
-
         after_round(0, params)
-        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_exchange)
+        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_round)
 
     def _run_rounds(self, task: _Task, begin_at: Params | None = None) -> Result:
         clients, params, rounds, after_round = task

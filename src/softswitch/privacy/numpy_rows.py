@@ -66,14 +66,14 @@ def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float
 
 
 def average_steps(
-    params: Arrays, local_steps: int, step_size: float, per_row: float, noisy_sum: Callable[[Arrays], Arrays]
+    params: Arrays, local_steps: int, step_size: float, scale: float, gradient: Callable[[Arrays], Arrays]
 ) -> Arrays:
-    """Return u_i, the mean of gradients along local steps: ``per_row`` times ``noisy_sum(params)`` on fresh rows."""
+    """Return u_i, the mean of gradients along local steps: ``scale`` times ``gradient(params)`` on fresh rows."""
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):
         iterate = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}
-        gradient = noisy_sum(iterate)
-        total = {name: part + per_row * gradient[name] for name, part in total.items()}
+        step = gradient(iterate)
+        total = {name: part + scale * step[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}
 
 
