@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
-from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
+from softswitch.flower.local_client import LocalOracle, RefusalError, RowClient, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.flower.messages import encode_intervals, require
 from softswitch.methods.messages import LocalLoss
@@ -44,10 +44,9 @@ _CLIENTS: dict[tuple[int, int], LocalOracle] = {}
 class ClientPolicy:
     """Rules that a client applies to every request, as in ``client_app(factory, ClientPolicy(min_rows=50))``.
 
-    By default a client computes nothing on a class, batch or table of fewer than ten rows, because values and gradients
-    of a single row reveal its features. Rows of smaller classes are excluded. Functions of an excluded class are −∞,
-    which is ignored in aggregation, and the server learns the number of excluded classes. If rows cannot be excluded,
-    or too few remain, the client refuses. This is not a privacy guarantee; use ``PrivateClient`` for one.
+    By default a client refuses to compute on a class, batch or table of fewer than ten rows, because values and
+    gradients of a single row reveal its features. To take part without a small class, leave out its rows, and return −∞
+    for its functions. This is not a privacy guarantee; use ``PrivateClient`` for one.
 
     A request that violates a rule is refused with the reason. The rules bind only this package: they do not restrict
     other code that runs on the same node.
@@ -58,8 +57,8 @@ class ClientPolicy:
         min_rows: Minimum number of training rows, of held-out rows if there are any, and of rows in a batch.
         min_class_rows: Minimum number of rows of a class, and of the expected rows of each class in a batch. The client
             must declare its classes: with ``classes=``, or with an attribute ``class_rows``, such as
-            ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. A ``PrivateClient``
-            excludes no class, because its noise covers single rows of every class.
+            ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. It does not apply to a
+            ``PrivateClient``, because its noise covers single rows of every class.
         secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
@@ -107,29 +106,20 @@ class ClientPolicy:
         """
         return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1)
 
-    def _restrict(self, client: LocalOracle) -> LocalOracle:
-        """Return the client without the rows of small classes, or raise ``RefusalError``."""
+    def _check_classes(self, client: Any, kind: str) -> None:
+        """Raise ``RefusalError`` if a class has too few rows, or none is declared."""
         min_rows = self.min_class_rows
         if min_rows <= 1 or hasattr(client, "privacy_report"):
-            return client
+            return
         class_rows: Any = getattr(client, "class_rows", None)
         problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
         refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
-        sizes = [int(size) for size in (class_rows.values() if isinstance(class_rows, Mapping) else class_rows)]
-        small, policy = sum(size < min_rows for size in sizes), f"fewer than {min_rows} rows (client policy)"
-        classes = getattr(client, "classes", None)
-        if not isinstance(classes, RowClasses):
-            refuse_unless(sizes and not small, f"it has a class of {policy}, and cannot exclude these rows")
-            return client
-        rows, held_out = classes.select_rows(min_rows)
-        refuse_unless(rows.sum() >= max(1, self.min_rows), f"without classes of {policy} it has {rows.sum()} rows left")
-        if not rows.all() or (held_out is not None and not held_out.all()):
-            try:
-                client = client.restrict(rows, held_out)  # type: ignore[attr-defined]
-            except ValueError as error:
-                raise RefusalError(f"without classes of {policy} it cannot continue: {error}") from error
-            client.excluded_classes = small  # type: ignore[attr-defined]
-        return client
+        small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
+        refuse_unless(_smallest_class(class_rows) >= min_rows, f"it has a {small}")
+        if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
+            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+            refuse_unless(client.held_out_class_rows is not None, f"{problem}: set held_out_classes")
+            refuse_unless(_smallest_class(client.held_out_class_rows) >= min_rows, f"it has a held-out {small}")
 
     def _seed_batches(self, task: Task) -> Task:
         """Return the task with the seed by which the client draws its batches."""
@@ -144,14 +134,11 @@ class ClientPolicy:
             rows = int(getattr(client, attribute))
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
             refuse_unless(rows >= self.min_rows or (not rows and attribute == "held_out_rows"), problem)
+        self._check_classes(client, kind)
         min_rows, per_batch = self.min_class_rows, getattr(client, "class_rows_per_batch", None)
         problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
         is_enough = per_batch is None or per_batch >= min_rows
         refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
-        classes = getattr(client, "classes", None)
-        if kind == wire.CERTIFY and client.held_out_rows and min_rows > 1 and isinstance(classes, RowClasses):
-            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-            refuse_unless(classes.held_out_rows is not None, f"{problem}: set held_out_classes")
 
     def _check_second_order(self, client: Any) -> None:
         """Raise ``RefusalError`` if this client sends no second derivatives."""
@@ -159,13 +146,12 @@ class ClientPolicy:
         refuse_unless(self.min_secure_clients is None, "it sends directions only with secure aggregation")
         is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
         refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
-        class_rows: Any = getattr(client, "class_rows", None)
-        sizes = class_rows.values() if isinstance(class_rows, Mapping) else class_rows or [client.rows]
+        smallest = _smallest_class(getattr(client, "class_rows", None) or [client.rows])
         minimum = self.min_second_order_rows
         if minimum is None:
             minimum = max(self.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
         problem = f"it has a class of fewer than {minimum} rows, for which it sends no second derivatives"
-        refuse_unless(min(sizes) >= minimum, f"{problem} (client policy: min_second_order_rows)")
+        refuse_unless(smallest >= minimum, f"{problem} (client policy: min_second_order_rows)")
 
     def _check_curvatures(self, curvatures: np.ndarray) -> None:
         """Raise ``RefusalError`` if few rows make up the curvature of a function. The reason has no number of them."""
@@ -224,7 +210,7 @@ def client_app(
                 raise TypeError(
                     f"factory must return a client with the methods of LocalOracle, but returned {client!r}"
                 )
-            _CLIENTS[key] = handlers.policy._restrict(client)
+            _CLIENTS[key] = client
         return _CLIENTS[key]
 
     def handle(message: Message, context: Context) -> Message:
@@ -351,6 +337,11 @@ class _Handlers:
         require(is_valid, f"its error probabilities must be between 0 and 1, but are {levels.joint}, {levels.marginal}")
         intervals = client.certify(params, levels, _parse_ranges(settings, client.constraints))
         return {wire.INTERVALS: encode_intervals(intervals)}
+
+
+def _smallest_class(class_rows: Any) -> int:
+    """Return the number of rows of the smallest class; 0 if there is none."""
+    return min(class_rows.values() if isinstance(class_rows, Mapping) else class_rows, default=0)
 
 
 def _find_previous(

@@ -97,7 +97,6 @@ class JaxClient(RowClient):
         classes: Classes = None,
         held_out_classes: Classes = None,
     ) -> None:
-        self._init = JaxClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         self._problem = problem
         self._data = _client_data(data, name, strata)
         self._held_out = None if held_out is None else _client_data(held_out, name, None)

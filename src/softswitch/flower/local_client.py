@@ -5,9 +5,8 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -203,7 +202,7 @@ class RowClient:
             rows than a batch uses each row once.
         held_out: Rows that are not used for training, for the certificate.
         classes: The class or group of each row, if a function depends on it: one label per row, or the name of a column
-            or a tuple of names if the data has named columns. ``ClientPolicy`` excludes small classes.
+            or a tuple of names if the data has named columns. See ``ClientPolicy``.
         held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
         constraint_surrogate: A function like the constraint. Updates follow its gradient instead of that of a
             discontinuous constraint; see ``Problem``.
@@ -219,55 +218,27 @@ class RowClient:
     gradient_rows: int
     ranges: list[Range | None]
     has_surrogate, can_repeat_reports = False, True
+    held_out_class_rows: Mapping[str, int] | None = None
     _data: Any
     _held_out: Any
-    _init: tuple[Callable[..., None], dict[str, Any]]
     _intervals: Callable[..., list[Interval]]
     _by_rows: Callable[..., np.ndarray]
 
     def _set_classes(
         self, classes: Classes, held_out_classes: Classes, columns: Sequence[Mapping[str, Any] | None] = (None, None)
     ) -> None:
-        """Set the classes of the training and held-out rows; ``columns`` are those of both."""
+        """Count the rows of the classes of the training and held-out rows; ``columns`` are those of both."""
         if held_out_classes is None and _are_column_names(classes):
             held_out_classes = classes
-        training = _row_labels("classes", classes, columns[0], self.rows)
-        held_out = None
-        if self.held_out_rows:
-            held_out = _row_labels("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
-        if training is not None:
-            self.classes = RowClasses(training, held_out)
-            self.class_rows = self.classes.rows
+        if classes is not None:
+            self.class_rows = _count_class_rows("classes", classes, columns[0], self.rows)
             self.class_rows_per_batch = self._min_class_rows_in_batch(self.class_rows)
+        if held_out_classes is not None and self.held_out_rows:
+            rows = _count_class_rows("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
+            self.held_out_class_rows = rows
 
     def _min_class_rows_in_batch(self, class_rows: Mapping[str, int]) -> int:
         return expected_class_rows(class_rows, min(self.value_rows, self.gradient_rows))
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> Self:
-        """Return this client with the selected rows only.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        (init, given), labels, client = self._init, self.classes, copy(self)
-        options = dict(given)
-        if given["classes"] is not None:
-            options["classes"] = labels.training[rows]
-        if labels.held_out is not None and held_out is not None and held_out.any():
-            options["held_out_classes"] = labels.held_out[held_out]
-        if not isinstance(strata := given.get("strata"), str | tuple | None):
-            options["strata"] = np.asarray(strata)[rows]
-        data = {"data": self._take(given["data"], rows), "held_out": self._take(given["held_out"], held_out)}
-        init(client, **options | data)
-        return client
-
-    @staticmethod
-    def _take(data: Any, selected: np.ndarray | None) -> Any:
-        """Return the selected rows, or None if there are none; a mask of None selects all rows."""
-        if data is None or selected is None:
-            return data
-        return {key: np.asarray(column)[selected] for key, column in data.items()} if selected.any() else None
 
     def certify(self, params: Arrays, levels: ErrorLevels, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals from the held-out rows."""
@@ -282,25 +253,6 @@ class RowClient:
         return self._by_rows(params, self._held_out, rows)
 
 
-class RowClasses:
-    """The class labels of a client's training rows, and of its held-out rows if they are known."""
-
-    def __init__(self, training: np.ndarray, held_out: np.ndarray | None) -> None:
-        self.training, self.held_out = training, held_out
-        self.rows = Counter(training.tolist())
-        self.held_out_rows = None if held_out is None else Counter(held_out.tolist())
-
-    def select_rows(self, min_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return masks of the training and held-out rows whose class has at least ``min_rows`` rows.
-
-        A class with too few training rows is excluded from the held-out rows too.
-        """
-        small = [name for name, count in self.rows.items() if count < min_rows]
-        selected = ~np.isin(self.training, small)
-        small += [name for name, count in (self.held_out_rows or {}).items() if count < min_rows]
-        return selected, None if self.held_out is None else ~np.isin(self.held_out, small)
-
-
 def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
     """Return the expected number of rows of the rarest class in a batch, rounded down."""
     rows = sum(class_rows.values())
@@ -312,9 +264,7 @@ def _are_column_names(classes: Classes) -> bool:
     return isinstance(names, tuple) and bool(names) and all(isinstance(name, str) for name in names)
 
 
-def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> np.ndarray | None:
-    if classes is None:
-        return None
+def _count_class_rows(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> dict[str, int]:
     parts = [] if _are_column_names(classes) else [np.asarray(classes)]
     for name in ((classes,) if isinstance(classes, str) else classes) if not parts else ():
         if columns is None or name not in columns:
@@ -323,7 +273,7 @@ def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | No
         parts.append(np.asarray(columns[name]))
     if any(part.shape != (rows,) for part in parts):
         raise ValueError(f"{argument} must have one label for each of {rows} rows, but has shape {parts[0].shape}")
-    return np.array([" × ".join(map(str, row)) for row in zip(*(part.tolist() for part in parts), strict=True)])
+    return dict(Counter(" × ".join(map(str, row)) for row in zip(*(part.tolist() for part in parts), strict=True)))
 
 
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:
@@ -362,7 +312,6 @@ class NumpyClient(RowClient):
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        self._init = NumpyClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         functions = {"objective": objective, "constraint": constraint}
         if constraint_surrogate is not None:
             functions["constraint_surrogate"] = constraint_surrogate

@@ -16,7 +16,7 @@ from flwr.app import RecordDict
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import require
 
-MAX_COUNTS = {"constraints": 10_000, "pieces": 20_000, "statistics": 100_000, "excluded_classes": 10**6}
+MAX_COUNTS = {"constraints": 10_000, "pieces": 20_000, "statistics": 100_000}
 PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
 
 
@@ -57,7 +57,6 @@ class ClientInfo:
     gradient_rows: int
     constraints: int
     statistics: int = 0
-    excluded_classes: int = 0
     has_surrogate: bool = False
     can_repeat_reports: bool = False
     pieces: int = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from softswitch.methods.sqp import Derivatives
 
 logger = logging.getLogger("softswitch.flower")
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol between server and clients. It increases with every incompatible change."""
 REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
 EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"  # the types of messages

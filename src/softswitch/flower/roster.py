@@ -276,10 +276,6 @@ class Roster:
             reason = f"it is now node {node}, no longer node {current_node}: it has reconnected with the same key"
             wire.log_event(self._events, "replaced", reason, client=name, node=node)
             return
-        if client.excluded_classes:
-            suppressed = f"it leaves out {client.excluded_classes} classes with too few rows (its own policy)"
-            logger.warning("client %r: %s", name, suppressed)
-            reported = f"{reported}; {suppressed}"
         self._events.record("met", reported, client=name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:

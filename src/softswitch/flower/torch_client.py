@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
 from softswitch.flower.compression import to_vector
-from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task
+from softswitch.flower.local_client import Classes, RowClient, Task
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.methods.sqp import Query
@@ -74,7 +74,6 @@ class TorchClient(RowClient):
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        self._init = TorchClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_surrogate, optimizer)
         self._data = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
@@ -97,19 +96,6 @@ class TorchClient(RowClient):
         self.constraints = self._functions.constraints(self._data.take(np.arange(1)))
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self._set_classes(classes, held_out_classes)
-
-    @staticmethod
-    def _take(data: Any, selected: np.ndarray | None) -> Any:
-        if data is None or selected is None or selected.all():
-            return data
-        if isinstance(data, DataLoader):
-            raise RefusalError("one of its classes has too few rows, and rows of a DataLoader cannot be excluded")
-        indices = np.flatnonzero(selected)
-        if not len(indices):
-            return None
-        if isinstance(data, TensorDataset):
-            return TensorDataset(*(tensor[torch.from_numpy(indices)] for tensor in data.tensors))
-        return Subset(data, indices.tolist())
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return f_i and g_i on a batch."""
