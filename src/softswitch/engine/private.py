@@ -25,7 +25,7 @@ from softswitch.oracles.base import Federation
 from softswitch.oracles.evaluation import Losses, slice_size
 from softswitch.oracles.options import Output, Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
-from softswitch.privacy.checks import given_batches, refuse_options
+from softswitch.privacy.checks import refuse_uncounted
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
@@ -90,7 +90,7 @@ def solve_privately(
     The answer is evaluated only once, at the end.
     """
     privacy, sampling = cast(RecordPrivacy, options.privacy), options.sampling or Sampling()
-    refuse_options({"seconds": options.seconds, **given_batches(sampling)})
+    refuse_uncounted(problem, options)
     counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)

@@ -23,7 +23,7 @@ from softswitch.oracles.base import Federation
 from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.privacy.checks import check_private, refuse_uncounted
+from softswitch.privacy.checks import check_private
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
@@ -124,7 +124,6 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         return solve_torch(problem, clients, method, options)
     if options.privacy is not None:
         check_private(clients, options.privacy, compute.engine)
-        refuse_uncounted(problem, options)
         return solve_privately(problem, clients, method, options)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from softswitch.data.client_data import ClientData
@@ -17,6 +16,8 @@ _CLIENT = "PrivateClient(...) of softswitch.flower"
 
 def refuse_uncounted(problem: Problem, options: Any) -> None:
     """Raise ValueError if one of the ``RunOptions`` is set that reads rows outside of the privacy accounting."""
+    sampling: Sampling = options.sampling or Sampling()
+    size, value_size = sampling.batch_size, sampling.value_batch_size
     given = {
         "held_out": options.logging.held_out,
         "warm_start": options.warm_start,
@@ -26,22 +27,10 @@ def refuse_uncounted(problem: Problem, options: Any) -> None:
         "client_batch_size": options.compute.client_batch_size,
         "seconds": options.seconds,
         "eval_every": options.logging.eval_every,
-    }
-    refuse_options({**given, **given_batches(options.sampling)})
-
-
-def given_batches(sampling: Sampling) -> dict[str, Any]:
-    """Return the batch options by name, with None for those at their default, for ``refuse_options``."""
-    size, value_size = sampling.batch_size, sampling.value_batch_size
-    return {
         "batch_size": None if size == "auto" else size,
         "value_batch_size": None if value_size in ("same", "auto") else f"{value_size}",
         "replace": sampling.replace,
     }
-
-
-def refuse_options(given: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first option, by name, whose value is not None, False or 0."""
     for name, value in given.items():
         if value is not None and value is not False and value != 0:
             reason = "a private run computes on one device, with the rows that its rate draws and nothing else"
