@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from torch.utils.data import TensorDataset
 
 import softswitch.flower as fl
@@ -39,15 +39,14 @@ def make_grid(policy, clients=2, **changes):
     )
 
 
-def test_client_participates_in_allowed_runs(caplog):
-    assert run_strategy(make_grid(make_policy(runs=lambda context: context.run_id > 0))).result.names[0] == "site 0"
-    assert run_strategy(make_grid(make_policy(runs={10**9}))).result.names == ("site 1",)
+def test_factory_refuses_runs(caplog):
+    def factory(context):
+        if context.node_id == 100:
+            raise fl.RefusalError(f"it does not participate in run {context.run_id}")
+        return quadratic(context.node_config["partition-id"])
+
+    assert run_strategy(FaultyGrid(simulated(factory), 2)).result.names == ("site 1",)
     assert "it refused: it does not participate in run" in caplog.text
-    grid = make_grid(None)
-    assert run_strategy(make_grid(make_policy(runs=[grid.run + 1]))).result.names == ("site 0", "site 1")
-    for value in ("abc", ["run"]):
-        with pytest.raises((TypeError, ValueError), match="runs"):
-            make_policy(runs=value)
     with pytest.raises(ValueError, match="max_rounds"):
         make_policy(max_rounds=-1)
 
@@ -145,12 +144,12 @@ def get_replies(client, library):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_client_with_small_class_refuses(library):
-    held_out, context = make_columns(12, 20, seed=1), Context(1, 1, {}, RecordDict(), {})
+    held_out = make_columns(12, 20, seed=1)
     small_class, large_class = (make_client(library, make_columns(rare), held_out) for rare in (9, 10))
     with pytest.raises(fl.RefusalError, match="it has a class of fewer than 10 rows"):
-        fl.ClientPolicy()._admit(small_class, wire.REPORT, context)
-    fl.ClientPolicy()._admit(large_class, wire.REPORT, context)
-    fl.ClientPolicy.for_simulations()._admit(small_class, wire.REPORT, context)
+        fl.ClientPolicy()._admit(small_class, wire.REPORT)
+    fl.ClientPolicy()._admit(large_class, wire.REPORT)
+    fl.ClientPolicy.for_simulations()._admit(small_class, wire.REPORT)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -158,7 +157,7 @@ def test_client_without_rows_of_small_class_participates(library):
     columns, held_out = make_columns(9), make_columns(12, 20, seed=1)
     without_class = {key: column[columns["y"] == 0] for key, column in columns.items()}
     client = make_client(library, without_class, held_out)
-    fl.ClientPolicy()._admit(client, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
+    fl.ClientPolicy()._admit(client, wire.REPORT)
     report, evaluation, direction = get_replies(client, library)
     assert report.constraint == evaluation.constraint == [-np.inf]
     np.testing.assert_array_equal(direction, 0)
@@ -169,29 +168,28 @@ def test_client_without_rows_of_small_class_participates(library):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_intervals_of_small_held_out_class_are_refused(library):
     client = make_client(library, make_columns(12), make_columns(3, 20, seed=1))
-    context = Context(1, 1, {}, RecordDict(), {})
-    fl.ClientPolicy()._admit(client, wire.EVALUATE, context)
+    fl.ClientPolicy()._admit(client, wire.EVALUATE)
     with pytest.raises(fl.RefusalError, match="it has a held-out class of fewer than 10 rows"):
-        fl.ClientPolicy()._admit(client, wire.CERTIFY, context)
+        fl.ClientPolicy()._admit(client, wire.CERTIFY)
 
 
 def test_client_without_declared_classes_refuses():
     client = make_client("numpy", make_columns(12), make_columns(12, seed=1), classes=None)
     with pytest.raises(fl.RefusalError, match="its classes are not declared"):
-        fl.ClientPolicy()._admit(client, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
+        fl.ClientPolicy()._admit(client, wire.REPORT)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_client_refuses_batches_with_small_classes(library):
     """With 40 of 160 rows in the rare class, a batch of 32 has 8 of them, or 16 if it is stratified."""
-    columns, context = make_columns(40, 120), Context(1, 1, {}, RecordDict(), {})
+    columns = make_columns(40, 120)
     for size, is_allowed in ((32, library == "jax"), (40, True), (None, True)):
         client = make_client(library, columns, make_columns(12, seed=1), batch_size=size)
         if is_allowed:
-            fl.ClientPolicy()._admit(client, wire.REGISTER, context)
+            fl.ClientPolicy()._admit(client, wire.REGISTER)
         else:
             with pytest.raises(fl.RefusalError, match="its batches have 8 rows of its rarest class"):
-                fl.ClientPolicy()._admit(client, wire.REGISTER, context)
+                fl.ClientPolicy()._admit(client, wire.REGISTER)
 
 
 def test_known_batch_seeds_reveal_single_rows():
@@ -204,7 +202,7 @@ def test_known_batch_seeds_reveal_single_rows():
 
     nowhere = {"w": np.zeros(4)}
     client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
-    fl.ClientPolicy()._admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
+    fl.ClientPolicy()._admit(client, wire.UPDATE)
     shares, received = np.zeros((120, 60)), []
     for k in range(120):
         task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
@@ -234,11 +232,10 @@ def test_secret_batches_are_independent_of_run_seed(library):
 
 
 def test_intervals_without_declared_classes_are_refused():
-    client, context = make_client("torch", make_columns(12), make_columns(12, seed=1), held_out_classes=None), None
-    context = Context(1, 1, {}, RecordDict(), {})
-    fl.ClientPolicy()._admit(client, wire.REPORT, context)
+    client = make_client("torch", make_columns(12), make_columns(12, seed=1), held_out_classes=None)
+    fl.ClientPolicy()._admit(client, wire.REPORT)
     with pytest.raises(fl.RefusalError, match="held_out_classes"):
-        fl.ClientPolicy()._admit(client, wire.CERTIFY, context)
+        fl.ClientPolicy()._admit(client, wire.CERTIFY)
 
 
 def test_classes_are_columns_or_labels():

@@ -23,7 +23,6 @@ from softswitch.oracles.base import Federation
 from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.privacy.checks import check_private
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
@@ -123,7 +122,6 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
         return solve_torch(problem, clients, method, options)
     if options.privacy is not None:
-        check_private(clients, options.privacy, compute.engine)
         return solve_privately(problem, clients, method, options)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:

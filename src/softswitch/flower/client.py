@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,8 +52,6 @@ class ClientPolicy:
     other code that runs on the same node.
 
     Attributes:
-        runs: The runs to participate in: a set of Flower's run ids, or a function of Flower's ``Context`` that returns
-            a bool. Default: all.
         min_rows: Minimum number of training rows, of held-out rows if there are any, and of rows in a batch.
         min_class_rows: Minimum number of rows of a class, and of the expected rows of each class in a batch. The client
             must declare its classes: with ``classes=``, or with an attribute ``class_rows``, such as
@@ -76,7 +74,6 @@ class ClientPolicy:
             restart of the node.
     """
 
-    runs: Collection[int] | Callable[[Context], bool] | None = None
     min_rows: int = MIN_ROWS
     min_class_rows: int = MIN_ROWS
     secret_batches: bool = False
@@ -94,9 +91,6 @@ class ClientPolicy:
         checks.check_given(self, checks.check_integer, *counts, "max_rounds", "max_evaluations", minimum=0)
         if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
             raise ValueError("counter_file is required with max_rounds or max_evaluations")
-        if self.runs is not None and not callable(self.runs):
-            runs = frozenset(checks.check_integer("runs", run, minimum=0) for run in self.runs)
-            object.__setattr__(self, "runs", runs)
 
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
@@ -125,11 +119,8 @@ class ClientPolicy:
         """Return the task with the seed by which the client draws its batches."""
         return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.secret_batches else task
 
-    def _admit(self, client: LocalOracle, kind: str, context: Context) -> None:
+    def _admit(self, client: LocalOracle, kind: str) -> None:
         """Raise ``RefusalError`` if a request must not be answered."""
-        if self.runs is not None:
-            participates = self.runs(context) if callable(self.runs) else context.run_id in self.runs
-            refuse_unless(participates, f"it does not participate in run {context.run_id} (client policy)")
         for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
             rows = int(getattr(client, attribute))
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
@@ -187,8 +178,8 @@ def client_app(
 ) -> ClientApp:
     """Return a Flower ClientApp for the client that ``factory`` creates.
 
-    A client that raises ``RefusalError`` is excluded from the round with its reason. A client that raises another
-    exception is lost in the round.
+    A client that raises ``RefusalError`` is excluded from the round with its reason, or from the run if the factory
+    raises it. A client that raises another exception is lost in the round.
 
     Args:
         factory: Creates a client from Flower's context, whose ``node_config`` identifies the node. The client is a
@@ -217,7 +208,7 @@ def client_app(
         kind = message.metadata.message_type
         try:
             client = get_client(context)
-            handlers.policy._admit(client, kind, context)
+            handlers.policy._admit(client, kind)
             records = getattr(handlers, kind.split(".")[1])(client, message, context)
         except RefusalError as refusal:
             return wire.refuse(message, str(refusal))

@@ -252,12 +252,8 @@ class AggregationTerms(NamedTuple):
         return ConfigRecord(self._asdict())
 
     def digest(self) -> bytes:
-        """Return a hash of everything that must be the same for all clients."""
-        result = hashlib.sha256(struct.pack("<qqqd", self.round, len(self.names), self.shares, self.limit))
-        for name, key, weight in zip(self.names, self.keys, self.weights, strict=True):
-            for part in (name.encode(), key, struct.pack("<d", weight)):
-                result.update(struct.pack("<q", len(part)) + part)
-        return result.digest()
+        """Return a hash of everything that must be the same for all clients; ``repr`` is exact for these types."""
+        return hashlib.sha256(repr(tuple(self[:-1])).encode()).digest()
 
 
 def parse_terms(record: Any) -> AggregationTerms:
