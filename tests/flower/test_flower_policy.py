@@ -65,7 +65,9 @@ def test_client_with_too_few_rows_refuses(policy, changes, reason, caplog):
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize(("sizes", "participates"), [({"sick": 3, "well": 5}, True), ([2, 6], False), ([], False)])
+@pytest.mark.parametrize(
+    ("sizes", "participates"), [({"sick": 3, "well": 5}, True), ({"sick": 2, "well": 6}, False), ({}, False)]
+)
 def test_policy_uses_smallest_class(sizes, participates):
     def factory(context):
         client = quadratic(context.node_config["partition-id"])

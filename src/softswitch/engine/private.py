@@ -78,7 +78,7 @@ def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
         output=Output(iterate="average" if output.iterate == "auto" else output.iterate, average_last=average_last),
         logging=replace(options.logging, eval_every=0, record_clients=True),
     )
-    levels = calibrate_noise(privacy, Releases.planned(rounds, sampling.local_steps))
+    levels = calibrate_noise(privacy, Releases(rounds, rounds * sampling.local_steps, evaluations=1))
     return PrivatePlan(privacy, levels, filled)
 
 
@@ -172,7 +172,6 @@ def make_private_oracle(
     return PrivateOracle(
         rows=clients.rows,
         counts=jnp.asarray(counts, dtype),
-        shares=jnp.full(len(clients), privacy.rate, dtype),
         noise=NoiseDeviations(*(jnp.asarray(deviation, dtype) for deviation in plan.noise)),
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
@@ -196,7 +195,7 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     assert history is not None
     rounds = np.bincount(history.clients.ravel(), minlength=oracle.client_count)
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
-    releases = tuple(Releases.planned(int(count), steps, int(evaluated)) for count in rounds)
+    releases = tuple(Releases(count, count * steps, int(evaluated)) for count in rounds.tolist())
     spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
     deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
     copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}

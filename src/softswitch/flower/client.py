@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -109,11 +109,12 @@ class ClientPolicy:
         problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
         refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
         small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
-        refuse_unless(_smallest_class(class_rows) >= min_rows, f"it has a {small}")
+        refuse_unless(min(class_rows.values(), default=0) >= min_rows, f"it has a {small}")
         if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
             problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-            refuse_unless(client.held_out_class_rows is not None, f"{problem}: set held_out_classes")
-            refuse_unless(_smallest_class(client.held_out_class_rows) >= min_rows, f"it has a held-out {small}")
+            class_rows = client.held_out_class_rows
+            refuse_unless(class_rows is not None, f"{problem}: set held_out_classes")
+            refuse_unless(min(class_rows.values()) >= min_rows, f"it has a held-out {small}")
 
     def _seed_batches(self, task: Task) -> Task:
         """Return the task with the seed by which the client draws its batches."""
@@ -132,17 +133,16 @@ class ClientPolicy:
         refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
 
     def _check_second_order(self, client: Any) -> None:
-        """Raise ``RefusalError`` if this client sends no second derivatives."""
         refuse_unless(self.second_order, "it sends no second derivatives (client policy: second_order)")
         refuse_unless(self.min_secure_clients is None, "it sends directions only with secure aggregation")
         is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
         refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
-        smallest = _smallest_class(getattr(client, "class_rows", None) or [client.rows])
+        sizes = (getattr(client, "class_rows", None) or {"all rows": client.rows}).values()
         minimum = self.min_second_order_rows
         if minimum is None:
             minimum = max(self.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
         problem = f"it has a class of fewer than {minimum} rows, for which it sends no second derivatives"
-        refuse_unless(smallest >= minimum, f"{problem} (client policy: min_second_order_rows)")
+        refuse_unless(min(sizes) >= minimum, f"{problem} (client policy: min_second_order_rows)")
 
     def _check_curvatures(self, curvatures: np.ndarray) -> None:
         """Raise ``RefusalError`` if few rows make up the curvature of a function. The reason has no number of them."""
@@ -328,11 +328,6 @@ class _Handlers:
         require(is_valid, f"its error probabilities must be between 0 and 1, but are {levels.joint}, {levels.marginal}")
         intervals = client.certify(params, levels, _parse_ranges(settings, client.constraints))
         return {wire.INTERVALS: encode_intervals(intervals)}
-
-
-def _smallest_class(class_rows: Any) -> int:
-    """Return the number of rows of the smallest class; 0 if there is none."""
-    return min(class_rows.values() if isinstance(class_rows, Mapping) else class_rows, default=0)
 
 
 def _find_previous(

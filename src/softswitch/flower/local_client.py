@@ -382,7 +382,6 @@ class NumpyClient(RowClient):
         return np.array(values).reshape(len(rows), 1 + self.constraints)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
-        """Return f and each g."""
         values = (function(params, batch)[0] for function in (self._objective, self._constraint))
         return np.concatenate([np.atleast_1d(np.asarray(value, float)) for value in values])
 

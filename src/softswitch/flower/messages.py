@@ -317,7 +317,6 @@ def read_intervals(content: RecordDict, held_out_rows: int, ranges: Sequence[Ran
 
 
 def _parse_interval(row: dict[str, Any]) -> Interval:
-    """Return an interval, or raise if its numbers are inconsistent."""
     is_valid = (
         all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
         and (math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"])

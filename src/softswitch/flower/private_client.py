@@ -69,9 +69,8 @@ class PrivateClient:
         self._client, self._privacy = client, privacy
         self._start = dict(client.start)  # a copy, because a module's parameters change
         counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
-        planned = Releases.planned(
-            *(checks.check_integer(argument, count, minimum=1) for argument, count in counts.items())
-        )
+        rounds, local_steps, evaluations = (checks.check_integer(name, n, minimum=1) for name, n in counts.items())
+        planned = Releases(rounds, rounds * local_steps, evaluations)
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
         self._counts = np.asarray(self._count_rows(1 if is_checked else ATTEMPTS), float)

@@ -290,7 +290,6 @@ class Roster:
 
 
 def _majority(clients: Sequence[ClientInfo], name: str) -> int:
-    """Return the most common number, or raise if there is none."""
     counts = Counter(getattr(client, name) for client in clients).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         votes = ", ".join(f"{clients} with {number}" for number, clients in counts)

@@ -139,7 +139,6 @@ class RemoteDerivatives(DerivativeOracle):
         return found
 
     def _parse(self, content: RecordDict, *, with_hessian: bool) -> wire.LocalDerivatives:
-        """Return a client's derivatives, or raise ``InvalidMessageError``."""
         found = wire.parse_derivatives(content, self._pieces, self.size, with_hessian=with_hessian)
         constraint = np.maximum(*np.split(found.values[1:], 2)) if self.has_gaps else found.values[1:]
         for value, bounds in zip((found.values[0], *constraint), self._clients.ranges, strict=True):
@@ -150,7 +149,6 @@ class RemoteDerivatives(DerivativeOracle):
     def _combine(
         self, replies: Mapping[int, wire.LocalDerivatives], weights_of: Callable[[int], np.ndarray]
     ) -> Derivatives:
-        """Return the replies as arrays over clients."""
         assert self.outcomes is not None
         values = np.full((len(self.names), 1 + self._pieces), -np.inf)
         gradients, hessian = np.zeros((*values.shape, self.size)), np.zeros((self.size, self.size))

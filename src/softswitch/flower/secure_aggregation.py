@@ -78,11 +78,6 @@ class SecureAggregation:
         checks.check_integer("min_clients", self.min_clients, minimum=2)
         checks.check_real("min_weight", self.min_weight, above=0, maximum=1)
 
-    @property
-    def max_weight(self) -> float:
-        """The maximum weight of a client."""
-        return 1 / self.min_clients
-
     def _required_shares(self, clients: int, *, signed: bool) -> int:
         """Return the number of clients that must respond to remove the masks: more than half.
 
@@ -469,10 +464,8 @@ class SecureAggregator:
             problem = f"the effective number of clients is {effective_clients(weights):.2f}"
             require(_has_enough_clients(weights, secure.min_clients), problem)
             letters = {places[i]: [updates[places[j]][1][i] for j in arrived] for i in arrived}
-            requests: dict[int, dict[str, Any]] = {
-                place: {"arrived": arrived, "shares": shares} for place, shares in letters.items()
-            }
-            replies = ask({place: RecordDict({SHARES: ConfigRecord(record)}) for place, record in requests.items()})
+            requests = {i: ConfigRecord({"arrived": arrived, "shares": shares}) for i, shares in letters.items()}
+            replies = ask({place: RecordDict({SHARES: request}) for place, request in requests.items()})
             unmasking = {i: self._read_unmasking(i, replies[places[i]], arrived) for i in arrived}
             total = np.sum([updates[places[i]][0] for i in arrived], axis=0, dtype=np.uint32)
             total -= self._total_mask(arrived, {i: sent for i, sent in unmasking.items() if sent is not None})

@@ -47,8 +47,6 @@ logger = logging.getLogger("softswitch.flower")
 
 
 class _Task(NamedTuple):
-    """What a run begins with."""
-
     clients: RemoteClients
     params: Params  # w_0
     rounds: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,6 @@ class TorchClient(RowClient):
             size = self._data.loader.batch_size
             size = None if size is None else min(size, self.rows)
             self._batches = Batches(size, size)
-        self._second_order: TorchDerivatives | None = None
         norms.check_batches(self._data, self._batches.update, f"client {self.name!r}")
         self._replace = replace is not False
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -139,11 +138,9 @@ class TorchClient(RowClient):
         """Whether second derivatives are computed in float64."""
         return self._derivatives.is_exact
 
-    @property
+    @cached_property
     def _derivatives(self) -> TorchDerivatives:
-        if self._second_order is None:
-            self._second_order = TorchDerivatives(self._functions, {self.name: self._data})
-        return self._second_order
+        return TorchDerivatives(self._functions, {self.name: self._data})
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""

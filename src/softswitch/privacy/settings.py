@@ -69,11 +69,6 @@ class Releases(NamedTuple):
     steps: int = 0  # gradients on drawn rows
     evaluations: int = 0  # values of f and g on all rows
 
-    @classmethod
-    def planned(cls, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
-        """Return the maximum numbers of releases of a client, which takes part in every round."""
-        return cls(rounds, rounds * local_steps, evaluations)
-
 
 class NoiseLevels(NamedTuple):
     """Noise multipliers of each kind of release: standard deviation of the noise over the sensitivity to one row."""
