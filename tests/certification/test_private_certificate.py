@@ -71,8 +71,6 @@ def test_a_certificate_is_made_of_noised_sums_and_says_what_it_cost():
         assert own.constraints[0].estimate != other.constraints[0].estimate != plain.constraints[0].estimate
     with pytest.raises(ValueError, match="constraint_range"):
         ss.certify(w, ss.Problem(wrong, wrong, jnp.zeros(2)), data, tolerance=0.2, privacy=privacy)
-    with pytest.raises(ValueError, match="public_sizes must be True"):
-        ss.certify(w, problem, data, tolerance=0.2, privacy=ss.RecordPrivacy(epsilon=1, public_sizes=False))
 
 
 def test_on_how_many_rows_a_certificate_rests_does_not_depend_on_the_model():

@@ -13,7 +13,6 @@ from softswitch.flower import (
     NumpyClient,
     PerRowOracle,
     PrivateClient,
-    RegretClient,
     SecondOrderClient,
     TorchClient,
 )
@@ -27,9 +26,7 @@ MODULES = (
     "softswitch.theory",
     "softswitch.trackers",
 )
-DOCUMENTED_AT = dict.fromkeys(
-    (JaxClient, NumpyClient, TorchClient, PrivateClient, RegretClient), (PerRowOracle, SecondOrderClient)
-)
+DOCUMENTED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), (PerRowOracle, SecondOrderClient))
 """Classes whose methods implement protocols and are documented there."""
 UNTYPED = {
     "Method.init return": "a method's state is any pytree of arrays",

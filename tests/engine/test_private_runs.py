@@ -109,7 +109,7 @@ def test_reports_and_directions_have_accounted_noise(settings):
 
 def test_run_stays_within_budget(result):
     account = result.privacy
-    assert account.releases == ((30, 30, 1, 0),) * 3
+    assert account.releases == ((30, 30, 1),) * 3
     assert account.epsilon == (compute_epsilon(account.releases[0], account.noise, 1.0, 1e-4),) * 3
     assert 3.95 < account.worst_epsilon <= 4
     assert "ε = " in result.explain()
@@ -164,7 +164,7 @@ def test_resume_is_exact_and_spends_budget_once(result, tmp_path, monkeypatch):
     assert stopped.status.code is ss.StatusCode.STOPPED
     assert "evaluated once, at the end" in stopped.status.message
     assert np.isnan(stopped.client_constraint).all()
-    assert stopped.privacy.releases == ((10, 10, 0, 0),) * 3
+    assert stopped.privacy.releases == ((10, 10, 0),) * 3
 
     def kill(chunk):
         if chunk.round == 30:
@@ -192,23 +192,6 @@ def test_unsampled_rounds_cost_nothing():
     for release, spent in zip(second.privacy.releases, second.privacy.epsilon, strict=True):
         assert spent == compute_epsilon(release, second.privacy.noise, 1.0, 1e-4)
     assert second.privacy.worst_epsilon < 4  # the noise is calibrated for a client that participates in every round
-
-
-def test_private_sizes_are_noisy_and_accounted():
-    privacy = dataclasses.replace(PRIVACY, public_sizes=False)
-    plan = make_plan(privacy, RunOptions(rounds=10))
-    row_counts = count_applicable_rows(PROBLEM, CLIENTS)
-    noisy_counts = np.stack(
-        [
-            make_private_oracle(PROBLEM, CLIENTS, plan, Sampling(), row_counts, seed).counts - row_counts
-            for seed in range(40)
-        ]
-    )
-    np.testing.assert_allclose(noisy_counts.std(), plan.levels.sizes * np.sqrt(2), rtol=0.15)
-    second = flat.solve(PROBLEM, CLIENTS, RULE, privacy=privacy, rounds=10, progress=False)
-    assert second.privacy.releases[0] == (10, 10, 1, 1)
-    assert second.privacy.worst_epsilon <= 4
-    assert "released with noise" in str(second.privacy)
 
 
 def test_noise_depends_on_seed_only(result):

@@ -33,8 +33,9 @@ def quadratic(i, rows=8, **changes):
     """Return client i."""
     x = centre(i) + 0.1 * np.random.default_rng(100 + i).normal(size=(rows, FEATURES)).astype(np.float32)
     start = {"w": np.zeros(FEATURES, np.float32)}
-    options = {"batch_size": None, "name": f"site {i}", **changes}
-    return NumpyClient(objective, constraint, {"x": x.astype(np.float32)}, start, **options)
+    functions = {"objective": objective, "constraint": constraint}
+    options = {**functions, "batch_size": None, "name": f"site {i}", **changes}
+    return NumpyClient(data={"x": x.astype(np.float32)}, start=start, **options)
 
 
 def simulated(factory):

@@ -1,7 +1,6 @@
 """Client policies and protocol versions."""
 
 import json
-import math
 import zlib
 from collections import Counter
 from functools import partial
@@ -9,14 +8,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from torch.utils.data import DataLoader, TensorDataset
+from flwr.app import ConfigRecord, Message, RecordDict
+from torch.utils.data import TensorDataset
 
-import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import run_strategy
-from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import membership
 from softswitch.flower import messages as wire
 from softswitch.flower.jax_client import flatten_params
@@ -42,15 +39,14 @@ def make_grid(policy, clients=2, **changes):
     )
 
 
-def test_client_participates_in_allowed_runs(caplog):
-    assert run_strategy(make_grid(make_policy(runs=lambda context: context.run_id > 0))).result.names[0] == "site 0"
-    assert run_strategy(make_grid(make_policy(runs={10**9}))).result.names == ("site 1",)
+def test_factory_refuses_runs(caplog):
+    def factory(context):
+        if context.node_id == 100:
+            raise fl.RefusalError(f"it does not participate in run {context.run_id}")
+        return quadratic(context.node_config["partition-id"])
+
+    assert run_strategy(FaultyGrid(simulated(factory), 2)).result.names == ("site 1",)
     assert "it refused: it does not participate in run" in caplog.text
-    grid = make_grid(None)
-    assert run_strategy(make_grid(make_policy(runs=[grid.run + 1]))).result.names == ("site 0", "site 1")
-    for value in ("abc", ["run"]):
-        with pytest.raises((TypeError, ValueError), match="runs"):
-            make_policy(runs=value)
     with pytest.raises(ValueError, match="max_rounds"):
         make_policy(max_rounds=-1)
 
@@ -69,7 +65,9 @@ def test_client_with_too_few_rows_refuses(policy, changes, reason, caplog):
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize(("sizes", "participates"), [({"sick": 3, "well": 5}, True), ([2, 6], False), ([], False)])
+@pytest.mark.parametrize(
+    ("sizes", "participates"), [({"sick": 3, "well": 5}, True), ({"sick": 2, "well": 6}, False), ({}, False)]
+)
 def test_policy_uses_smallest_class(sizes, participates):
     def factory(context):
         client = quadratic(context.node_config["partition-id"])
@@ -147,69 +145,53 @@ def get_replies(client, library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_small_class_is_excluded(library):
-    """With nine rows of the rare class, no reported value depends on them, and other values do not change."""
+def test_client_with_small_class_refuses(library):
     held_out = make_columns(12, 20, seed=1)
-    small_class, without_class = make_columns(9), make_columns(9)
-    without_class = {key: column[without_class["y"] == 0] for key, column in without_class.items()}
-    restricted = fl.ClientPolicy()._restrict(make_client(library, small_class, held_out))
-    report, evaluation, direction = get_replies(restricted, library)
-    assert (restricted.rows, restricted.held_out_rows, restricted.excluded_classes) == (30, 20, 1)
+    small_class, large_class = (make_client(library, make_columns(rare), held_out) for rare in (9, 10))
+    with pytest.raises(fl.RefusalError, match="it has a class of fewer than 10 rows"):
+        fl.ClientPolicy()._admit(small_class, wire.REPORT)
+    fl.ClientPolicy()._admit(large_class, wire.REPORT)
+    fl.ClientPolicy.for_simulations()._admit(small_class, wire.REPORT)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_client_without_rows_of_small_class_participates(library):
+    columns, held_out = make_columns(9), make_columns(12, 20, seed=1)
+    without_class = {key: column[columns["y"] == 0] for key, column in columns.items()}
+    client = make_client(library, without_class, held_out)
+    fl.ClientPolicy()._admit(client, wire.REPORT)
+    report, evaluation, direction = get_replies(client, library)
     assert report.constraint == evaluation.constraint == [-np.inf]
     np.testing.assert_array_equal(direction, 0)
     expected, _ = class_means({"w": np.array([0.5, -1.0, 0.25])}, without_class, 0)
     assert report.objective == pytest.approx(expected, rel=1e-6)
-    fl.ClientPolicy()._admit(restricted, wire.REPORT, Context(1, 1, {}, RecordDict(), {}))
-    large_class_client = make_client(library, make_columns(10), held_out)
-    assert fl.ClientPolicy()._restrict(large_class_client) is large_class_client  # ten rows are enough
-    assert get_replies(large_class_client, library)[0].constraint[0] > 0
-    unrestricted = make_client(library, small_class, held_out)
-    assert fl.ClientPolicy.for_simulations()._restrict(unrestricted) is unrestricted
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_small_held_out_class_is_excluded(library):
-    restricted = fl.ClientPolicy()._restrict(make_client(library, make_columns(12), make_columns(3, 20, seed=1)))
-    assert (restricted.rows, restricted.held_out_rows, restricted.excluded_classes) == (42, 20, 0)
-    objective, constraint = restricted.certify(make_params(library), ErrorLevels(0.05, 0.05, math.nan), [None, None])
-    assert np.isfinite(objective.upper)
-    assert constraint.upper == np.inf  # unknown
+def test_intervals_of_small_held_out_class_are_refused(library):
+    client = make_client(library, make_columns(12), make_columns(3, 20, seed=1))
+    fl.ClientPolicy()._admit(client, wire.EVALUATE)
+    with pytest.raises(fl.RefusalError, match="it has a held-out class of fewer than 10 rows"):
+        fl.ClientPolicy()._admit(client, wire.CERTIFY)
 
 
-def test_client_refuses_if_too_few_rows_remain():
-    policy, held_out = fl.ClientPolicy(), make_columns(12, seed=1)
-    with pytest.raises(fl.RefusalError, match="it has 0 rows left"):
-        policy._restrict(make_client("numpy", make_columns(3, 9), held_out))
+def test_client_without_declared_classes_refuses():
+    client = make_client("numpy", make_columns(12), make_columns(12, seed=1), classes=None)
     with pytest.raises(fl.RefusalError, match="its classes are not declared"):
-        policy._restrict(make_client("numpy", make_columns(12), held_out, classes=None))
-    client = quadratic(0)
-    client.class_rows, client.classes = [12, 9], None
-    with pytest.raises(fl.RefusalError, match="cannot exclude these rows"):
-        policy._restrict(client)
-    loader = DataLoader(TensorDataset(*map(torch.from_numpy, make_columns(3).values())), batch_size=16)
-    torch_client = fl.TorchClient(
-        torch.nn.Linear(3, 1, bias=False),
-        partial(torch_loss, label=0),
-        partial(torch_loss, label=1),
-        loader,
-        name="loader",
-        classes=make_columns(3)["y"],
-    )
-    with pytest.raises(fl.RefusalError, match="DataLoader"):
-        policy._restrict(torch_client)
+        fl.ClientPolicy()._admit(client, wire.REPORT)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_client_refuses_batches_with_small_classes(library):
     """With 40 of 160 rows in the rare class, a batch of 32 has 8 of them, or 16 if it is stratified."""
-    columns, context = make_columns(40, 120), Context(1, 1, {}, RecordDict(), {})
+    columns = make_columns(40, 120)
     for size, is_allowed in ((32, library == "jax"), (40, True), (None, True)):
         client = make_client(library, columns, make_columns(12, seed=1), batch_size=size)
         if is_allowed:
-            fl.ClientPolicy()._admit(client, wire.REGISTER, context)
+            fl.ClientPolicy()._admit(client, wire.REGISTER)
         else:
             with pytest.raises(fl.RefusalError, match="its batches have 8 rows of its rarest class"):
-                fl.ClientPolicy()._admit(client, wire.REGISTER, context)
+                fl.ClientPolicy()._admit(client, wire.REGISTER)
 
 
 def test_known_batch_seeds_reveal_single_rows():
@@ -222,8 +204,7 @@ def test_known_batch_seeds_reveal_single_rows():
 
     nowhere = {"w": np.zeros(4)}
     client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
-    client = fl.ClientPolicy()._restrict(client)
-    fl.ClientPolicy()._admit(client, wire.UPDATE, Context(1, 1, {}, RecordDict(), {}))
+    fl.ClientPolicy()._admit(client, wire.UPDATE)
     shares, received = np.zeros((120, 60)), []
     for k in range(120):
         task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
@@ -253,11 +234,10 @@ def test_secret_batches_are_independent_of_run_seed(library):
 
 
 def test_intervals_without_declared_classes_are_refused():
-    client, context = make_client("torch", make_columns(12), make_columns(12, seed=1), held_out_classes=None), None
-    context = Context(1, 1, {}, RecordDict(), {})
-    fl.ClientPolicy()._admit(client, wire.REPORT, context)
+    client = make_client("torch", make_columns(12), make_columns(12, seed=1), held_out_classes=None)
+    fl.ClientPolicy()._admit(client, wire.REPORT)
     with pytest.raises(fl.RefusalError, match="held_out_classes"):
-        fl.ClientPolicy()._admit(client, wire.CERTIFY, context)
+        fl.ClientPolicy()._admit(client, wire.CERTIFY)
 
 
 def test_classes_are_columns_or_labels():
@@ -270,27 +250,6 @@ def test_classes_are_columns_or_labels():
         fl.NumpyClient(*functions, columns, run_strategy, name="a", classes="age")
     with pytest.raises(ValueError, match="one label for each of 5 rows"):
         fl.NumpyClient(*functions, columns, run_strategy, name="a", classes=[1, 2])
-
-
-def test_client_reports_excluded_classes(caplog, tmp_path):
-    start_at, held_out = {"w": np.zeros(3, np.float32)}, make_columns(12, seed=1)
-
-    def factory(context):
-        number = context.node_config["partition-id"]
-        return make_client("numpy", make_columns(3 if number == 1 else 12), held_out, name=f"site {number}")
-
-    strategy = fl.SwitchingStrategy(
-        ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1), wait=0.0, events=tmp_path / "events"
-    )
-    strategy.start(FaultyGrid(fl.client_app(factory), 3), fl.initial_arrays(start_at), 2)
-    assert "client 'site 1': it leaves out 1 classes with too few rows (its own policy)" in caplog.text
-    reasons = [event["why"] for event in fl.read_events(tmp_path / "events") if event["what"] == "met"]
-    assert (
-        reasons[1]
-        == "it reports 30 rows and 30 held-out rows; it leaves out 1 classes with too few rows (its own policy)"
-    )
-    assert [f.code for f in strategy.result.diagnostics if "site 1" in f.evidence] == ["suppressed-classes"]
-    assert strategy.result.client_constraint[1, 0] == -np.inf
 
 
 def test_policy_limits_rounds(tmp_path):

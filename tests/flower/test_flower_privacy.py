@@ -20,7 +20,7 @@ from softswitch.flower import private_client
 from softswitch.flower.remote import PrivacyReport, PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import compute_epsilon
-from softswitch.privacy.numpy_rows import sum_clipped_values
+from softswitch.privacy.numpy_rows import clip_values
 from softswitch.privacy.settings import Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.trackers import PrometheusTracker
@@ -140,8 +140,8 @@ def test_private_client_without_noise_and_clipping(make, tmp_path):
 def test_sums_match_compiled_engine():
     values = np.array([[1.0, -np.inf], [-np.inf, 3.0], [3.0, 4.0], [np.nan, 1e308], [np.inf, 0.0]])
     clipped = np.array([[1.0, 0], [0, 2], [2 * 0.6, 2 * 0.8], [0, 2], [2, 0]])
-    np.testing.assert_allclose(sum_clipped_values(values, 2.0, 2), clipped.sum(axis=0), rtol=1e-12)
-    np.testing.assert_array_equal(sum_clipped_values(np.zeros((0, 2)), 2.0, 2), np.zeros(2))
+    np.testing.assert_allclose(clip_values(values, 2.0), clipped, rtol=1e-12)
+    assert clip_values(np.zeros((0, 2)), 2.0).shape == (0, 2)
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
@@ -225,7 +225,7 @@ def test_every_sent_number_is_accounted(tmp_path, monkeypatch):
             assert value in noisy_values, (kind, record, value)
     for i in range(3):
         releases = Releases(*json.loads((tmp_path / f"{i}.json").read_text())["releases"])
-        assert releases == (6, 6, 1, 0)
+        assert releases == (6, 6, 1)
     account = strategy.result.privacy
     levels = json.loads((tmp_path / "0.json").read_text())["levels"]
     assert account.epsilon == pytest.approx([compute_epsilon(releases, tuple(levels), 1.0, 1e-3)] * 3)
@@ -326,7 +326,7 @@ def test_resume_uses_client_accounting(tmp_path):
     numbers = tmp_path / "run.prom"
     result = run(PrometheusTracker(numbers))
     files = [json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2)]
-    assert [file["releases"] for file in files] == [[7, 7, 1, 0]] * 2
+    assert [file["releases"] for file in files] == [[7, 7, 1]] * 2
     levels = tuple(files[0]["levels"])
     expected = [compute_epsilon(Releases(k, k), levels, 1.0, 1e-3) for k in (1, 2, 3, 5, 6, 7)]
     np.testing.assert_allclose(result.history.per_client.epsilon, np.outer(expected, np.ones(2)))
@@ -445,18 +445,6 @@ def test_row_count_is_independent_of_earlier_params(tmp_path):
     assert rows_before[0] < 60
 
 
-def test_private_sizes_are_sent_once_with_noise(tmp_path):
-    privacy = ss.RecordPrivacy(epsilon=3, delta=1e-3, public_sizes=False)
-
-    def client(file):
-        return fl.PrivateClient(numpy_client(0), privacy, budget_file=tmp_path / file, rounds=5)
-
-    assert client("a").rows == client("a").rows
-    assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 0, 1]
-    assert len({client(f"{i}").rows for i in range(8)}) > 1
-    assert client("a").held_out_rows == 0
-
-
 def test_private_certificate_includes_noise(tmp_path):
     held_out = make_rows(7, 3000)
     privacy = ss.RecordPrivacy(epsilon=1, delta=1e-3)
@@ -476,7 +464,7 @@ def test_private_certificate_includes_noise(tmp_path):
         assert client_without_privacy.lower < exact_interval.estimate < client_without_privacy.upper
         assert client_without_privacy.upper - client_without_privacy.lower > exact_interval.upper - exact_interval.lower
         assert client_without_privacy.estimate != exact_interval.estimate
-    assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1, 0]
+    assert json.loads((tmp_path / "a").read_text())["releases"] == [0, 0, 1]
     with pytest.raises(fl.RefusalError, match="ranges"):
         client("b", constraint_range=None).certify(params, ErrorLevels(0.05, 0.05, math.nan), [None, None])
 

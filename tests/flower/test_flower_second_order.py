@@ -405,39 +405,6 @@ def test_nonsmooth_functions_have_no_second_derivatives():
     assert "second derivatives" in strategy.result.auto_settings["method"]
 
 
-def test_numpy_client_with_hessian(complete_run):
-    def functions(i):
-        rows = make_columns(i)
-
-        def loss(label, params, batch):
-            score, sign = batch["x"] @ params["w"], 1 - 2 * label
-            mask = batch["y"] == label
-            p = 1 / (1 + np.exp(-sign * score))
-            count = mask.sum()
-            value = np.logaddexp(0, sign * score)[mask].sum() / count
-            gradient = sign * (mask * p) @ batch["x"] / count
-            return value, {"w": gradient}, (batch["x"].T * (mask * p * (1 - p))) @ batch["x"] / count
-
-        def hessian(params, batch, weights):
-            return sum(w * loss(label, params, batch)[2] for label, w in enumerate(weights) if w)
-
-        objective, constraint = (lambda params, batch, label=label: loss(label, params, batch)[:2] for label in (0, 1))
-        return fl.NumpyClient(
-            objective,
-            constraint,
-            rows,
-            {"w": np.zeros(FEATURES, np.float32)},
-            name=f"site {i}",
-            hessian=hessian,
-            classes="y",
-        )
-
-    grid = FaultyGrid(fl.client_app(lambda context: functions(context.node_config["partition-id"]), ALLOWED), CLIENTS)
-    result = run(grid).result
-    assert result.worst_objective == pytest.approx(complete_run.worst_objective, abs=1e-6)
-    assert result.status.ok
-
-
 def torch_client(i):
     def loss(label):
         def mean(module, batch):

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, W, constraint, objective, quadratic, simulated
-from member_clients import key, make_grid, run_strategy
+from member_clients import make_grid, run_strategy
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval, resampled_interval
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import encode_intervals, read_intervals
@@ -64,14 +64,6 @@ def test_excessive_row_count_is_rejected(caplog):
     assert result.pooled_constraint == pytest.approx(0.5)
     assert result.status.code is ss.StatusCode.NO_FEASIBLE_ROUND
     assert "its rows must be an integer from 0 to 100,000,000" in caplog.text
-
-
-def test_client_list_limits_rows(caplog):
-    nodes = {100: (0, 0), 101: (1, 1)}
-    clients = {"site 0": fl.AllowedClient(key(0)[0], rows=8), "site 1": fl.AllowedClient(key(1)[0], rows=7)}
-    result = run_strategy(make_grid(nodes), clients=clients).result
-    assert result.history.per_client.clients.tolist() == [[0]]
-    assert "it reports 8 rows, but the list of clients allows at most 7" in caplog.text
 
 
 def test_majority_decides_number_of_statistics(caplog):

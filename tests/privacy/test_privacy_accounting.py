@@ -28,8 +28,8 @@ def gaussian_epsilon(releases, levels, delta, sensitivity=1.0):
 @pytest.mark.parametrize("noise", [1.0, 8.0, 60.0])
 @pytest.mark.parametrize("delta", [1e-3, 1e-6])
 def test_full_batches_match_closed_form(rounds, noise, delta):
-    releases = Releases(rounds, 2 * rounds, 1, 1)
-    levels = NoiseLevels(2 * noise, noise * math.sqrt(rounds), 5.0, 7.0)
+    releases = Releases(rounds, 2 * rounds, 1)
+    levels = NoiseLevels(2 * noise, noise * math.sqrt(rounds), 5.0)
     actual, expected = compute_epsilon(releases, levels, ALL_ROWS, delta), gaussian_epsilon(releases, levels, delta)
     assert expected <= actual + 1e-6 <= expected * 1.002 + 2e-3
 
@@ -65,7 +65,7 @@ def delta_at(epsilon, losses):
 @pytest.mark.parametrize(("rate", "noise", "times"), [(0.1, 1.0, 20), (0.3, 2.0, 50), (0.02, 0.8, 60), (0.5, 4.0, 30)])
 def test_subsampling_matches_simulated_losses(rate, noise, times):
     delta, generator = 0.02, np.random.default_rng(0)
-    epsilon = compute_epsilon(Releases(steps=times), NoiseLevels(1, noise, 1, 1), rate, delta)
+    epsilon = compute_epsilon(Releases(steps=times), NoiseLevels(1, noise, 1), rate, delta)
     deltas = [delta_at(epsilon, losses) for losses in simulated_losses(rate, noise, times, 60_000, generator)]
     worst, error = max(deltas)
     assert abs(worst - delta) < 4 * error + 2e-4
@@ -77,23 +77,19 @@ def test_one_draw_matches_integral(rate, noise):
     absent = norm.pdf(x, 0, noise)
     present = (1 - rate) * absent + rate * norm.pdf(x, 1, noise)
     for delta in (1e-3, 1e-5):
-        epsilon = compute_epsilon(Releases(reports=1), NoiseLevels(noise, 1, 1, 1), rate, delta)
+        epsilon = compute_epsilon(Releases(reports=1), NoiseLevels(noise, 1, 1), rate, delta)
         excess = [
             np.trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x) for p, q in ((present, absent), (absent, present))
         ]
         assert max(excess) == pytest.approx(delta, rel=2e-2, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"rate": 0.05}, {"public_sizes": False}],
-)
+@pytest.mark.parametrize("settings", [{}, {"rate": 0.05}])
 def test_calibrated_noise_spends_budget_exactly(settings):
     privacy = RecordPrivacy(epsilon=2.0, delta=1e-4, **settings)
-    planned = Releases.planned(privacy, 40, 2)
+    planned = Releases(40, 80, 1)
     levels = calibrate_noise(privacy, planned)
     assert 1.98 < compute_epsilon(planned, levels, privacy.rate, 1e-4) <= 2.0
-    assert planned == (40, 80, 1, 0 if privacy.public_sizes else 1)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +102,7 @@ def test_calibrated_noise_spends_budget_exactly(settings):
         ({"noise": 1e-160}, "noise must be"),  # the accountant overflows here
         ({"epsilon": 1, "delta": 1}, "delta must be"),
         ({"epsilon": 1, "rate": 0}, "rate must be"),
-        (
-            {"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4},
-            "report_share, evaluation_share and sizes_share",
-        ),
+        ({"epsilon": 1, "report_share": 0.7, "evaluation_share": 0.4}, "report_share and evaluation_share"),
     ],
 )
 def test_invalid_settings_are_rejected(settings, message):
@@ -121,6 +114,6 @@ def test_invalid_settings_are_rejected(settings, message):
 def test_small_noise_has_large_epsilon(rate):
     """ε grows as 1/noise² without overflow."""
     epsilons = [
-        compute_epsilon(Releases(1, 1, 1), NoiseLevels(*[noise] * 4), rate, 1e-5) for noise in (1e-9, 1e-6, 1e-3)
+        compute_epsilon(Releases(1, 1, 1), NoiseLevels(*[noise] * 3), rate, 1e-5) for noise in (1e-9, 1e-6, 1e-3)
     ]
     assert epsilons[0] > 1e5 * epsilons[1] > 1e10 * epsilons[2] > 1e15

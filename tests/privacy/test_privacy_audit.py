@@ -74,7 +74,7 @@ def log_likelihood_ratios(canary, settings, rounds, noise_factor):
 
     # Runs with the canary use other keys, so that all runs are independent.
     keys = jax.random.split(jax.random.key(int(canary)), RUNS)
-    stated_epsilon = compute_epsilon(Releases.planned(privacy, rounds, 1), levels, privacy.rate, DELTA)
+    stated_epsilon = compute_epsilon(Releases(rounds, rounds, 1), levels, privacy.rate, DELTA)
     return np.asarray(jax.jit(lambda keys: jax.lax.map(run, keys, batch_size=250))(keys)), stated_epsilon
 
 

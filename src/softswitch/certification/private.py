@@ -59,16 +59,12 @@ class CertificateNoise(NamedTuple):
 
 def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
     """Return the given noise, or that with which one certificate spends the whole budget of the held-out rows."""
-    if not privacy.public_sizes:
-        raise ValueError(
-            "public_sizes must be True, but is False: a certificate depends on the number of held-out rows"
-        )
     if privacy.noise is not None:
         multiplier = privacy.noise
     else:
         budget = RecordPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, report_share=1e-6, evaluation_share=1e-6)
         multiplier = calibrate_noise(budget, Releases(steps=1)).step
-    spent = compute_epsilon(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier, 1.0), ALL_ROWS, privacy.delta)
+    spent = compute_epsilon(Releases(evaluations=1), NoiseLevels(1.0, 1.0, multiplier), ALL_ROWS, privacy.delta)
     return CertificateNoise(multiplier, spent, privacy.delta)
 
 

@@ -22,31 +22,33 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Federation
+from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.evaluation import Losses, slice_size
 from softswitch.oracles.options import Output, Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
-from softswitch.privacy.checks import given_batches, refuse_options
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
-from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
+from softswitch.support import checks
 
 ROUNDS = 100  # default number of rounds of a private run; more rounds need more noise in each
 FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a row's gradient; it decays to 0
 MARGIN = (
     0.5  # distance of λ below the tolerance, in standard deviations of the smoothed noise; maxima are biased upwards
 )
-EVALUATION_STREAM, SIZES_STREAM = 0x7FFFFFFE, 0x7FFFFFFD  # folded into the run's key for that noise; no round's number
+EVALUATION_STREAM = 0x7FFFFFFE  # folded into the run's key for the noise of evaluations; no round's number
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
     "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "
     "counting it",
     "Tune rounds and step size on public data, and scale features to the range of most values",
 )
-COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient", "public_sizes")  # from the privacy settings
+COPIED = ("delta", "neighbours", "rate", "clip_value", "clip_gradient")  # from the privacy settings
+AT_CLIENTS = "PrivateClient(...) of softswitch.flower"
 NEW_RUN = "A private run cannot be extended: more rounds are a new run, at full ε again"
 
 
@@ -76,7 +78,7 @@ def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
         output=Output(iterate="average" if output.iterate == "auto" else output.iterate, average_last=average_last),
         logging=replace(options.logging, eval_every=0, record_clients=True),
     )
-    levels = calibrate_noise(privacy, Releases.planned(privacy, rounds, sampling.local_steps))
+    levels = calibrate_noise(privacy, Releases(rounds, rounds * sampling.local_steps, evaluations=1))
     return PrivatePlan(privacy, levels, filled)
 
 
@@ -89,8 +91,8 @@ def solve_privately(
     published. The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new.
     The answer is evaluated only once, at the end.
     """
+    check_settings(problem, clients, options)
     privacy, sampling = cast(RecordPrivacy, options.privacy), options.sampling or Sampling()
-    refuse_options({"seconds": options.seconds, **given_batches(sampling)})
     counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
@@ -99,6 +101,35 @@ def solve_privately(
     request = replace(request, privacy=f"{privacy} for {request.rounds} rounds")
     result = add_account(run(request, method, options.seed, options.logging, options.checkpoints), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
+
+
+def check_settings(problem: Problem, clients: Any, options: RunOptions) -> None:
+    """Raise if a private run does not support the clients or engine, or an option reads rows that are not counted."""
+    checks.check_instance("privacy", options.privacy, RecordPrivacy)
+    if not isinstance(clients, ClientData):
+        given = f"{type(clients).__name__}: rows must be in memory"
+        raise ValueError(f"clients must be a ClientData with privacy, but are {given}; use a subset, or {AT_CLIENTS}")
+    if (engine := options.compute.engine) != "compiled":
+        raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use {AT_CLIENTS}")
+    sampling = options.sampling or Sampling()
+    size, value_size = sampling.batch_size, sampling.value_batch_size
+    given_options = {
+        "held_out": options.logging.held_out,
+        "warm_start": options.warm_start,
+        "lower_bound": options.output.lower_bound,
+        "regret": isinstance(problem.objective, RegretObjective),
+        "devices": options.compute.devices,
+        "client_batch_size": options.compute.client_batch_size,
+        "seconds": options.seconds,
+        "eval_every": options.logging.eval_every,
+        "batch_size": None if size == "auto" else size,
+        "value_batch_size": None if value_size in ("same", "auto") else f"{value_size}",
+        "replace": sampling.replace,
+    }
+    for name, value in given_options.items():
+        if value is not None and value is not False and value != 0:
+            reason = "a private run computes on one device, with the rows that its rate draws and nothing else"
+            raise ValueError(f"{name} must keep its default with privacy, but is {value!r}: {reason}")
 
 
 def _fill_method(method: Method, oracle: PrivateOracle, options: RunOptions) -> Method:
@@ -133,10 +164,6 @@ def make_private_oracle(
     """Return the oracle of a private run; ``counts`` has the number of applicable rows, clients × functions."""
     privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
     key = with_secret(jax.random.key(seed), words)
-    if not privacy.public_sizes:
-        deviation = plan.levels.sizes * np.sqrt(counts.shape[1])  # a row may count for all functions
-        noisy = counts + deviation * np.asarray(jax.random.normal(jax.random.fold_in(key, SIZES_STREAM), counts.shape))
-        counts = np.where(noisy > SIZE_THRESHOLD * deviation, noisy, 0)
     width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
     capacity = width if privacy.rate == 1 else poisson_capacity(privacy.rate, width)
     parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
@@ -145,7 +172,6 @@ def make_private_oracle(
     return PrivateOracle(
         rows=clients.rows,
         counts=jnp.asarray(counts, dtype),
-        shares=jnp.full(len(clients), privacy.rate, dtype),
         noise=NoiseDeviations(*(jnp.asarray(deviation, dtype) for deviation in plan.noise)),
         clip_value=jnp.asarray(privacy.clip_value, dtype),
         clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
@@ -169,7 +195,7 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     assert history is not None
     rounds = np.bincount(history.clients.ravel(), minlength=oracle.client_count)
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
-    releases = tuple(Releases.planned(privacy, int(count), steps, int(evaluated)) for count in rounds)
+    releases = tuple(Releases(count, count * steps, int(evaluated)) for count in rounds.tolist())
     spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
     deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
     copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}

@@ -22,7 +22,6 @@ from softswitch.methods.sqp import SQP
 from softswitch.oracles.base import Federation
 from softswitch.oracles.derivatives import MAX_PARAMETERS
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, TorchData, changed_options
-from softswitch.privacy.checks import check_private, refuse_uncounted
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.parameters import count_parameters
 from softswitch.problem.problem import Problem
@@ -122,8 +121,6 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
         return solve_torch(problem, clients, method, options)
     if options.privacy is not None:
-        check_private(clients, options.privacy, compute.engine)
-        refuse_uncounted(problem, options)
         return solve_privately(problem, clients, method, options)
     if isinstance(clients, StreamedData):
         if compute.devices is not None:

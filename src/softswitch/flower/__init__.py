@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from softswitch.flower.local_client import NumpyClient as NumpyClient
     from softswitch.flower.local_client import PerRowOracle as PerRowOracle
     from softswitch.flower.local_client import RefusalError as RefusalError
-    from softswitch.flower.local_client import RegretClient as RegretClient
     from softswitch.flower.local_client import SecondOrderClient as SecondOrderClient
     from softswitch.flower.local_client import Task as Task
-    from softswitch.flower.membership import AllowedClient as AllowedClient
     from softswitch.flower.messages import LocalDerivatives as LocalDerivatives
     from softswitch.flower.messages import Values as Values
     from softswitch.flower.private_client import PrivateClient as PrivateClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from flwr.clientapp import ClientApp
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
-from softswitch.flower.local_client import LocalOracle, RefusalError, RowClasses, Task, refuse_unless
+from softswitch.flower.local_client import LocalOracle, RefusalError, RowClient, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.flower.messages import encode_intervals, require
 from softswitch.methods.messages import LocalLoss
@@ -44,22 +44,19 @@ _CLIENTS: dict[tuple[int, int], LocalOracle] = {}
 class ClientPolicy:
     """Rules that a client applies to every request, as in ``client_app(factory, ClientPolicy(min_rows=50))``.
 
-    By default a client computes nothing on a class, batch or table of fewer than ten rows, because values and gradients
-    of a single row reveal its features. Rows of smaller classes are excluded. Functions of an excluded class are −∞,
-    which is ignored in aggregation, and the server learns the number of excluded classes. If rows cannot be excluded,
-    or too few remain, the client refuses. This is not a privacy guarantee; use ``PrivateClient`` for one.
+    By default a client refuses to compute on a class, batch or table of fewer than ten rows, because values and
+    gradients of a single row reveal its features. To take part without a small class, leave out its rows, and return −∞
+    for its functions. This is not a privacy guarantee; use ``PrivateClient`` for one.
 
     A request that violates a rule is refused with the reason. The rules bind only this package: they do not restrict
     other code that runs on the same node.
 
     Attributes:
-        runs: The runs to participate in: a set of Flower's run ids, or a function of Flower's ``Context`` that returns
-            a bool. Default: all.
         min_rows: Minimum number of training rows, of held-out rows if there are any, and of rows in a batch.
         min_class_rows: Minimum number of rows of a class, and of the expected rows of each class in a batch. The client
             must declare its classes: with ``classes=``, or with an attribute ``class_rows``, such as
-            ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. A ``PrivateClient``
-            excludes no class, because its noise covers single rows of every class.
+            ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. It does not apply to a
+            ``PrivateClient``, because its noise covers single rows of every class.
         secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
@@ -77,7 +74,6 @@ class ClientPolicy:
             restart of the node.
     """
 
-    runs: Collection[int] | Callable[[Context], bool] | None = None
     min_rows: int = MIN_ROWS
     min_class_rows: int = MIN_ROWS
     secret_batches: bool = False
@@ -95,9 +91,6 @@ class ClientPolicy:
         checks.check_given(self, checks.check_integer, *counts, "max_rounds", "max_evaluations", minimum=0)
         if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
             raise ValueError("counter_file is required with max_rounds or max_evaluations")
-        if self.runs is not None and not callable(self.runs):
-            runs = frozenset(checks.check_integer("runs", run, minimum=0) for run in self.runs)
-            object.__setattr__(self, "runs", runs)
 
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
@@ -107,60 +100,44 @@ class ClientPolicy:
         """
         return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1)
 
-    def _restrict(self, client: LocalOracle) -> LocalOracle:
-        """Return the client without the rows of small classes, or raise ``RefusalError``."""
+    def _check_classes(self, client: Any, kind: str) -> None:
+        """Raise ``RefusalError`` if a class has too few rows, or none is declared."""
         min_rows = self.min_class_rows
         if min_rows <= 1 or hasattr(client, "privacy_report"):
-            return client
+            return
         class_rows: Any = getattr(client, "class_rows", None)
         problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
         refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
-        sizes = [int(size) for size in (class_rows.values() if isinstance(class_rows, Mapping) else class_rows)]
-        small, policy = sum(size < min_rows for size in sizes), f"fewer than {min_rows} rows (client policy)"
-        classes = getattr(client, "classes", None)
-        if not isinstance(classes, RowClasses):
-            refuse_unless(sizes and not small, f"it has a class of {policy}, and cannot exclude these rows")
-            return client
-        rows, held_out = classes.select_rows(min_rows)
-        refuse_unless(rows.sum() >= max(1, self.min_rows), f"without classes of {policy} it has {rows.sum()} rows left")
-        if not rows.all() or (held_out is not None and not held_out.all()):
-            try:
-                client = client.restrict(rows, held_out)  # type: ignore[attr-defined]
-            except ValueError as error:
-                raise RefusalError(f"without classes of {policy} it cannot continue: {error}") from error
-            client.excluded_classes = small  # type: ignore[attr-defined]
-        return client
+        small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
+        refuse_unless(min(class_rows.values(), default=0) >= min_rows, f"it has a {small}")
+        if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
+            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+            class_rows = client.held_out_class_rows
+            refuse_unless(class_rows is not None, f"{problem}: set held_out_classes")
+            refuse_unless(min(class_rows.values()) >= min_rows, f"it has a held-out {small}")
 
     def _seed_batches(self, task: Task) -> Task:
         """Return the task with the seed by which the client draws its batches."""
         return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.secret_batches else task
 
-    def _admit(self, client: LocalOracle, kind: str, context: Context) -> None:
+    def _admit(self, client: LocalOracle, kind: str) -> None:
         """Raise ``RefusalError`` if a request must not be answered."""
-        if self.runs is not None:
-            participates = self.runs(context) if callable(self.runs) else context.run_id in self.runs
-            refuse_unless(participates, f"it does not participate in run {context.run_id} (client policy)")
         for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
             rows = int(getattr(client, attribute))
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
             refuse_unless(rows >= self.min_rows or (not rows and attribute == "held_out_rows"), problem)
+        self._check_classes(client, kind)
         min_rows, per_batch = self.min_class_rows, getattr(client, "class_rows_per_batch", None)
         problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
         is_enough = per_batch is None or per_batch >= min_rows
         refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
-        classes = getattr(client, "classes", None)
-        if kind == wire.CERTIFY and client.held_out_rows and min_rows > 1 and isinstance(classes, RowClasses):
-            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-            refuse_unless(classes.held_out_rows is not None, f"{problem}: set held_out_classes")
 
     def _check_second_order(self, client: Any) -> None:
-        """Raise ``RefusalError`` if this client sends no second derivatives."""
         refuse_unless(self.second_order, "it sends no second derivatives (client policy: second_order)")
         refuse_unless(self.min_secure_clients is None, "it sends directions only with secure aggregation")
         is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
         refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
-        class_rows: Any = getattr(client, "class_rows", None)
-        sizes = class_rows.values() if isinstance(class_rows, Mapping) else class_rows or [client.rows]
+        sizes = (getattr(client, "class_rows", None) or {"all rows": client.rows}).values()
         minimum = self.min_second_order_rows
         if minimum is None:
             minimum = max(self.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
@@ -201,8 +178,8 @@ def client_app(
 ) -> ClientApp:
     """Return a Flower ClientApp for the client that ``factory`` creates.
 
-    A client that raises ``RefusalError`` is excluded from the round with its reason. A client that raises another
-    exception is lost in the round.
+    A client that raises ``RefusalError`` is excluded from the round with its reason, or from the run if the factory
+    raises it. A client that raises another exception is lost in the round.
 
     Args:
         factory: Creates a client from Flower's context, whose ``node_config`` identifies the node. The client is a
@@ -224,14 +201,14 @@ def client_app(
                 raise TypeError(
                     f"factory must return a client with the methods of LocalOracle, but returned {client!r}"
                 )
-            _CLIENTS[key] = handlers.policy._restrict(client)
+            _CLIENTS[key] = client
         return _CLIENTS[key]
 
     def handle(message: Message, context: Context) -> Message:
         kind = message.metadata.message_type
         try:
             client = get_client(context)
-            handlers.policy._admit(client, kind, context)
+            handlers.policy._admit(client, kind)
             records = getattr(handlers, kind.split(".")[1])(client, message, context)
         except RefusalError as refusal:
             return wire.refuse(message, str(refusal))
@@ -408,8 +385,7 @@ def clip_direction(direction: wire.Arrays, limit: float) -> wire.Arrays:
 
 def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None]:
     """Return the ranges of f and each g; NaN limits mean that a range is not known."""
-    low, high = wire.read_numbers(settings, "low"), wire.read_numbers(settings, "high")
-    binary = wire.read_numbers(settings, "two_values") if "two_values" in settings else [0.0] * len(low)
+    low, high, binary = (wire.read_numbers(settings, name) for name in ("low", "high", "two_values"))
     is_complete = len(low) == len(high) == len(binary) == 1 + constraints
     require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
     valid = all(math.isnan(a) or (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from typing import Any
 
@@ -97,7 +97,6 @@ class JaxClient(RowClient):
         classes: Classes = None,
         held_out_classes: Classes = None,
     ) -> None:
-        self._init = JaxClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         self._problem = problem
         self._data = _client_data(data, name, strata)
         self._held_out = None if held_out is None else _client_data(held_out, name, None)
@@ -109,7 +108,6 @@ class JaxClient(RowClient):
             report, update = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
             self._sampling = Sampling(batch_size=update, value_batch_size=report, replace=replace)
         self._oracles: dict[int, GradientOracle] = {}
-        self._second_order: RowDerivatives | None = None
         oracle = self._oracle(1)
         self._dtype = np.dtype(float_dtype(problem.start))
         self.name = str(name)
@@ -172,11 +170,9 @@ class JaxClient(RowClient):
         """Whether second derivatives are computed in float64."""
         return self._row_derivatives.is_exact
 
-    @property
+    @cached_property
     def _row_derivatives(self) -> RowDerivatives:
-        if self._second_order is None:
-            self._second_order = RowDerivatives(self._problem, self._data)
-        return self._second_order
+        return RowDerivatives(self._problem, self._data)
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""

@@ -1,19 +1,19 @@
-"""The interface of a client, what clients with rows have in common, NumpyClient, and RegretClient."""
+"""The interface of a client, what clients with rows have in common, and NumpyClient."""
 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import choose_batches, draw_rows
-from softswitch.privacy.numpy_rows import sum_clipped_gradients
+from softswitch.privacy.numpy_rows import average_steps, sum_clipped_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # importing JAX and SciPy takes longer than most messages
 Function = Callable[[Arrays, Arrays], tuple[Any, Mapping[str, Any]]]
 Classes = Any
 """A column name, a tuple of column names (all combinations of their values), one label per row, or None."""
-PER_ROW_METHODS = ("row_values", "held_out_values", "clipped_gradient")
-"""Methods that are not forwarded: f_i* depends on rows, and a private client would not account for it."""
 
 
 class RefusalError(Exception):
@@ -204,7 +202,7 @@ class RowClient:
             rows than a batch uses each row once.
         held_out: Rows that are not used for training, for the certificate.
         classes: The class or group of each row, if a function depends on it: one label per row, or the name of a column
-            or a tuple of names if the data has named columns. ``ClientPolicy`` excludes small classes.
+            or a tuple of names if the data has named columns. See ``ClientPolicy``.
         held_out_classes: The classes of the held-out rows. Default: the same columns, if ``classes`` names columns.
         constraint_surrogate: A function like the constraint. Updates follow its gradient instead of that of a
             discontinuous constraint; see ``Problem``.
@@ -220,53 +218,27 @@ class RowClient:
     gradient_rows: int
     ranges: list[Range | None]
     has_surrogate, can_repeat_reports = False, True
+    held_out_class_rows: Mapping[str, int] | None = None
     _data: Any
     _held_out: Any
-    _init: tuple[Callable[..., None], dict[str, Any]]
     _intervals: Callable[..., list[Interval]]
     _by_rows: Callable[..., np.ndarray]
 
     def _set_classes(
         self, classes: Classes, held_out_classes: Classes, columns: Sequence[Mapping[str, Any] | None] = (None, None)
     ) -> None:
-        """Set the classes of the training and held-out rows; ``columns`` are those of both."""
+        """Count the rows of the classes of the training and held-out rows; ``columns`` are those of both."""
         if held_out_classes is None and _are_column_names(classes):
             held_out_classes = classes
-        training = _row_labels("classes", classes, columns[0], self.rows)
-        held_out = None
-        if self.held_out_rows:
-            held_out = _row_labels("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
-        if training is not None:
-            self.classes = RowClasses(training, held_out)
-            self.class_rows = self.classes.rows
+        if classes is not None:
+            self.class_rows = _count_class_rows("classes", classes, columns[0], self.rows)
             self.class_rows_per_batch = self._min_class_rows_in_batch(self.class_rows)
+        if held_out_classes is not None and self.held_out_rows:
+            rows = _count_class_rows("held_out_classes", held_out_classes, columns[1], self.held_out_rows)
+            self.held_out_class_rows = rows
 
     def _min_class_rows_in_batch(self, class_rows: Mapping[str, int]) -> int:
         return expected_class_rows(class_rows, min(self.value_rows, self.gradient_rows))
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> Self:
-        """Return this client with the selected rows only.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        (init, given), client = self._init, copy(self)
-        options = given | self.classes.arguments(rows, held_out)
-        if given["classes"] is None:
-            options["classes"] = None
-        if not isinstance(strata := given.get("strata"), str | tuple | None):
-            options["strata"] = np.asarray(strata)[rows]
-        data = {"data": self._take(given["data"], rows), "held_out": self._take(given["held_out"], held_out)}
-        init(client, **options | data)
-        return client
-
-    @staticmethod
-    def _take(data: Any, selected: np.ndarray | None) -> Any:
-        """Return the selected rows, or None if there are none; a mask of None selects all rows."""
-        if data is None or selected is None:
-            return data
-        return {key: np.asarray(column)[selected] for key, column in data.items()} if selected.any() else None
 
     def certify(self, params: Arrays, levels: ErrorLevels, ranges: Sequence[Range | None]) -> list[Interval]:
         """Return confidence intervals from the held-out rows."""
@@ -281,32 +253,6 @@ class RowClient:
         return self._by_rows(params, self._held_out, rows)
 
 
-class RowClasses:
-    """The class labels of a client's training rows, and of its held-out rows if they are known."""
-
-    def __init__(self, training: np.ndarray, held_out: np.ndarray | None) -> None:
-        self._training, self._held_out = training, held_out
-        self.rows = _count_labels(training)
-        self.held_out_rows = None if held_out is None else _count_labels(held_out)
-
-    def select_rows(self, min_rows: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return masks of the training and held-out rows whose class has at least ``min_rows`` rows.
-
-        A class with too few training rows is excluded from the held-out rows too.
-        """
-        small = [name for name, count in self.rows.items() if count < min_rows]
-        selected = ~np.isin(self._training, small)
-        small += [name for name, count in (self.held_out_rows or {}).items() if count < min_rows]
-        return selected, None if self._held_out is None else ~np.isin(self._held_out, small)
-
-    def arguments(self, rows: np.ndarray, held_out: np.ndarray | None) -> dict[str, Any]:
-        """Return the arguments about classes of a client with the selected rows only."""
-        arguments: dict[str, Any] = {"classes": self._training[rows]}
-        if self._held_out is not None and held_out is not None and held_out.any():
-            arguments["held_out_classes"] = self._held_out[held_out]
-        return arguments
-
-
 def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
     """Return the expected number of rows of the rarest class in a batch, rounded down."""
     rows = sum(class_rows.values())
@@ -318,9 +264,7 @@ def _are_column_names(classes: Classes) -> bool:
     return isinstance(names, tuple) and bool(names) and all(isinstance(name, str) for name in names)
 
 
-def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> np.ndarray | None:
-    if classes is None:
-        return None
+def _count_class_rows(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> dict[str, int]:
     parts = [] if _are_column_names(classes) else [np.asarray(classes)]
     for name in ((classes,) if isinstance(classes, str) else classes) if not parts else ():
         if columns is None or name not in columns:
@@ -329,82 +273,12 @@ def _row_labels(argument: str, classes: Classes, columns: Mapping[str, Any] | No
         parts.append(np.asarray(columns[name]))
     if any(part.shape != (rows,) for part in parts):
         raise ValueError(f"{argument} must have one label for each of {rows} rows, but has shape {parts[0].shape}")
-    values, codes = zip(*(np.unique(part, return_inverse=True) for part in parts), strict=True)
-    combinations, index = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
-    labels = [" × ".join(str(part[code]) for part, code in zip(values, row, strict=True)) for row in combinations]
-    return np.array(labels)[index.reshape(-1)]
-
-
-def _count_labels(labels: np.ndarray) -> dict[str, int]:
-    values, counts = np.unique(labels, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def row_shares(hessian: Callable[[int], np.ndarray], rows: int) -> np.ndarray:
-    """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
-
-    A row to which the function does not apply has NaN, and a share of 0.
-    """
-    norms = np.array([np.linalg.norm(hessian(row)) for row in range(rows)])
-    common = hessian(int(np.where(np.isnan(norms), np.inf, norms).argmin()))
-    shares = np.array([np.linalg.norm(hessian(row) - common) for row in range(rows)])
-    return np.where(np.isnan(norms), 0.0, shares)
+    return dict(Counter(" × ".join(map(str, row)) for row in zip(*(part.tolist() for part in parts), strict=True)))
 
 
 def merge_ranges(server: Sequence[Range | None], client: Sequence[Range | None]) -> list[Range | None]:
     """Return the ranges from the server, completed by those of the client."""
     return [fallback if given is None else given for given, fallback in zip(server, client, strict=True)]
-
-
-class RegretClient:
-    """A client that reports f_i − f_i* instead of f_i, to pass to ``client_app`` in place of another client.
-
-    The client optimum f_i* is not sent. The server minimises the largest report, so either all clients of a run report
-    regrets or none. Constraints, directions and certificates (of f_i) are those of the wrapped client.
-
-    Args:
-        client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client.
-        client_optimum: The value f_i*, for example from ``softswitch.certification.client_optimum``.
-    """
-
-    def __init__(self, client: LocalOracle, client_optimum: float) -> None:
-        if not isinstance(client, LocalOracle):
-            raise TypeError(f"client must have the methods of LocalOracle, but is a {type(client).__name__}")
-        if getattr(client, "privacy_report", None) is not None:
-            raise ValueError(f"client must not be a PrivateClient, but {client.name!r} is: f_i* would not be private")
-        self._client = client
-        self.client_optimum = checks.check_real("client_optimum", client_optimum)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in PER_ROW_METHODS or name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__} has no {name}")
-        return getattr(self._client, name)
-
-    def restrict(self, rows: np.ndarray, held_out: np.ndarray | None) -> RegretClient:
-        """Return this client with the selected rows only, and with the same f_i*.
-
-        Args:
-            rows: Mask of the training rows to keep.
-            held_out: Mask of the held-out rows to keep, or None for all.
-        """
-        return RegretClient(self._client.restrict(rows, held_out), self.client_optimum)  # type: ignore[attr-defined]
-
-    def report(self, params: Arrays, task: Task) -> Values:
-        """Return f_i − f_i* and g_i on a batch."""
-        return self._subtract_optimum(self._client.report(params, task))
-
-    def evaluate(self, params: Arrays) -> Values:
-        """Return f_i − f_i* and g_i on all rows."""
-        return self._subtract_optimum(self._client.evaluate(params))
-
-    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
-        """Return the derivatives of f_i − f_i* and g_i."""
-        found: LocalDerivatives = self._client.derivatives(params, weights)  # type: ignore[attr-defined]
-        optimum = np.r_[self.client_optimum, np.zeros(len(found.values) - 1)]
-        return found._replace(values=found.values - optimum)
-
-    def _subtract_optimum(self, values: Values) -> Values:
-        return values._replace(objective=values.objective - self.client_optimum)
 
 
 class NumpyClient(RowClient):
@@ -418,9 +292,6 @@ class NumpyClient(RowClient):
             With a ``constraint_surrogate``, the gradient of the constraint may be None.
         data: The columns, such as ``{"X": X, "y": y}``, with one entry per sample.
         start: Parameters by name, to determine the number of constraints.
-        hessian: ``(params, batch, weights) -> matrix``, for ``SQP``: the Hessian of the objective and the constraints,
-            summed with these weights. Parameters are in the order of their sorted names. Default: no second
-            derivatives.
     """
 
     def __init__(
@@ -440,9 +311,7 @@ class NumpyClient(RowClient):
         constraint_surrogate: Function | None = None,
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
-        hessian: Callable[[Arrays, Arrays, np.ndarray], np.ndarray] | None = None,
     ) -> None:
-        self._init = NumpyClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         functions = {"objective": objective, "constraint": constraint}
         if constraint_surrogate is not None:
             functions["constraint_surrogate"] = constraint_surrogate
@@ -455,9 +324,6 @@ class NumpyClient(RowClient):
         self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in self.start.values())
         self._batches = choose_batches(batch_size, value_batch_size, replace, self.rows, parameters)
-        if hessian is not None:
-            checks.check_callable("hessian", hessian, "(params, batch, weights) -> matrix")
-        self._hessian, self.is_exact = hessian, True
         self._replace = replace is not False
         self.name = str(name)
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
@@ -466,7 +332,6 @@ class NumpyClient(RowClient):
             from softswitch.problem.problem import check_surrogate_size
 
             check_surrogate_size(np.size(constraint_surrogate(self.start, self._data)[0]), self.constraints)
-        self.pieces = 0 if hessian is None or self.has_surrogate else self.constraints
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self._set_classes(classes, held_out_classes, (self._data, self._held_out))
 
@@ -477,12 +342,11 @@ class NumpyClient(RowClient):
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E gradients along the local path."""
         generator = self._generator(task, 1)
-        total = {name: np.zeros_like(value) for name, value in params.items()}
-        for _ in range(task.local_steps):
-            point = {name: value - task.step_size * total[name] for name, value in params.items()}
-            gradient = self._gradient(point, self._batch(generator, self._batches.update), loss)
-            total = {name: total[name] + gradient[name] for name in total}
-        return {name: (part / task.local_steps).astype(params[name].dtype) for name, part in total.items()}
+
+        def gradient(point: Arrays) -> Arrays:
+            return self._gradient(point, self._batch(generator, self._batches.update), loss)
+
+        return average_steps(params, task.local_steps, task.step_size, 1.0, gradient)
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
@@ -495,31 +359,6 @@ class NumpyClient(RowClient):
             return self._values(point, _take(self._held_out, rows))
 
         return intervals_from_function(evaluate_rows, params, self.held_out_rows, levels, ranges)
-
-    def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
-        """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
-        assert self._hessian is not None
-        values, gradients, size = [], [], sum(value.size for value in params.values())
-        for function in (self._objective, self._constraint):
-            value, gradient = function(params, self._data)
-            values.append(np.atleast_1d(np.asarray(value, float)))
-            rows = [np.reshape(gradient[name], (len(values[-1]), -1)) for name in sorted(params)]
-            gradients.append(np.concatenate(rows, axis=1))
-        hessian = np.zeros((size, size))
-        if weights.any():
-            hessian = np.asarray(self._hessian(params, self._data, weights), float)
-        return LocalDerivatives(np.concatenate(values), np.concatenate(gradients), (hessian + hessian.T) / 2)
-
-    def row_curvatures(self, params: Arrays, weights: np.ndarray) -> np.ndarray:
-        """Return the norm of each row's share of each function's Hessian."""
-
-        def row_hessian(weight: np.ndarray, row: int) -> np.ndarray:
-            assert self._hessian is not None
-            return np.asarray(self._hessian(params, _take(self._data, slice(row, row + 1)), weight), float)
-
-        with np.errstate(all="ignore"):
-            used = np.eye(len(weights))[weights > 0]
-            return np.stack([row_shares(partial(row_hessian, weight), self.rows) for weight in used], axis=1)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
@@ -539,7 +378,6 @@ class NumpyClient(RowClient):
         return np.array(values).reshape(len(rows), 1 + self.constraints)
 
     def _values(self, params: Arrays, batch: Arrays) -> np.ndarray:
-        """Return f and each g."""
         values = (function(params, batch)[0] for function in (self._objective, self._constraint))
         return np.concatenate([np.atleast_1d(np.asarray(value, float)) for value in values])
 

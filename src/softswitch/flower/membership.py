@@ -15,9 +15,8 @@ from flwr.app import RecordDict
 
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import require
-from softswitch.support import checks
 
-MAX_COUNTS = {"constraints": 10_000, "pieces": 20_000, "statistics": 100_000, "excluded_classes": 10**6}
+MAX_COUNTS = {"constraints": 10_000, "pieces": 20_000, "statistics": 100_000}
 PEM, SSH = "-----BEGIN", ("ssh-", "ecdsa-", "sk-")
 
 
@@ -58,7 +57,6 @@ class ClientInfo:
     gradient_rows: int
     constraints: int
     statistics: int = 0
-    excluded_classes: int = 0
     has_surrogate: bool = False
     can_repeat_reports: bool = False
     pieces: int = 0
@@ -134,24 +132,6 @@ def read_public_key(key: str | Path) -> str:
         raise ValueError(f"key must be a public key, but {text[:60]!r} … is not a public key: {error}") from error
 
 
-@dataclass(frozen=True)
-class AllowedClient:
-    """A client on the allow list, identified by its public key.
-
-    Attributes:
-        key: The public key: its text (OpenSSH or PEM) or the path of its file. It is stored in PEM.
-        rows, held_out_rows: Maximum numbers of rows. Default: 10⁸.
-    """
-
-    key: str | Path
-    rows: int | None = None
-    held_out_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", read_public_key(self.key))
-        checks.check_given(self, checks.check_integer, "rows", "held_out_rows", minimum=0)
-
-
 def find_keys(folder: str | Path) -> dict[str, Path]:
     """Return the files NAME.pub of a folder by name."""
     files = sorted(Path(folder).expanduser().glob("*.pub"))
@@ -160,17 +140,17 @@ def find_keys(folder: str | Path) -> dict[str, Path]:
     return {file.stem: file for file in files}
 
 
-def parse_allow_list(clients: Mapping[str, str | Path | AllowedClient]) -> dict[str, AllowedClient]:
-    """Return the allow list with normalized names, or raise ValueError if two clients share a name or a key."""
+def parse_allow_list(clients: Mapping[str, str | Path]) -> dict[str, str]:
+    """Return the public keys in PEM by normalized name, or raise ValueError if two clients share a name or a key."""
     if not isinstance(clients, Mapping):
         raise TypeError(f"clients must be a dict from names to public keys, but is {clients!r:.200}")
-    allowed: dict[str, AllowedClient] = {}
+    keys: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for name, client in zip(check_distinct_names("clients", map(str, clients)), clients.values(), strict=True):
+    for name, key in zip(check_distinct_names("clients", map(str, clients)), clients.values(), strict=True):
         try:
-            allowed[name] = client if isinstance(client, AllowedClient) else AllowedClient(client)
+            keys[name] = read_public_key(key)
         except ValueError as error:
             raise ValueError(f"clients[{name!r}]: {error}") from error
-        if (owner := owners.setdefault(str(allowed[name].key), name)) != name:
+        if (owner := owners.setdefault(keys[name], name)) != name:
             raise ValueError(f"clients must have different keys, but {owner!r} and {name!r} have the same key")
-    return allowed
+    return keys

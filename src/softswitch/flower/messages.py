@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from softswitch.methods.sqp import Derivatives
 
 logger = logging.getLogger("softswitch.flower")
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the protocol between server and clients. It increases with every incompatible change."""
 REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
 EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"  # the types of messages
@@ -317,7 +317,6 @@ def read_intervals(content: RecordDict, held_out_rows: int, ranges: Sequence[Ran
 
 
 def _parse_interval(row: dict[str, Any]) -> Interval:
-    """Return an interval, or raise if its numbers are inconsistent."""
     is_valid = (
         all(0 <= row[name] <= 1 for name in ("meets_at", "violates_at"))
         and (math.isnan(row["marginal_upper"]) or row["marginal_upper"] <= row["upper"])

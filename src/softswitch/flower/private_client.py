@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +19,8 @@ from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, mer
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import average_steps, mix_row_losses, secret_draw, secret_normals, sum_clipped_values
-from softswitch.privacy.settings import SIZE_THRESHOLD, NoiseLevels, RecordPrivacy, Releases
+from softswitch.privacy.numpy_rows import average_steps, clip_values, mix_row_losses, secret_draw, secret_normals
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
 from softswitch.support import checks
@@ -69,30 +69,23 @@ class PrivateClient:
         self._client, self._privacy = client, privacy
         self._start = dict(client.start)  # a copy, because a module's parameters change
         counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
-        planned = Releases.planned(
-            privacy, *(checks.check_integer(argument, count, minimum=1) for argument, count in counts.items())
-        )
+        rounds, local_steps, evaluations = (checks.check_integer(name, n, minimum=1) for name, n in counts.items())
+        planned = Releases(rounds, rounds * local_steps, evaluations)
         self.name, self.constraints = client.name, client.constraints
         is_checked = Path(budget_file).expanduser().exists()  # the file is created after all attempts passed
-        sizes = [float(count) for count in (*self._count_rows(1 if is_checked else ATTEMPTS), client.rows)]
+        self._counts = np.asarray(self._count_rows(1 if is_checked else ATTEMPTS), float)
         self._budget = SpentBudget(budget_file, privacy, planned)
         self._levels = self._budget.levels
-        if not privacy.public_sizes:
-            deviation = self._levels.sizes * math.sqrt(len(sizes))
-            noisy = self._budget.release_sizes(lambda: list(np.add(sizes, deviation * secret_normals(len(sizes)))))
-            sizes = [size if size > SIZE_THRESHOLD * deviation else 0.0 for size in noisy]
-        self._counts = np.asarray(sizes[:-1])
         self.has_surrogate = bool(getattr(client, "has_surrogate", False))
         self.can_repeat_reports = False  # a second value would be a second release
-        self.rows = max(1, round(sizes[-1]))
-        self.held_out_rows = client.held_out_rows if privacy.public_sizes else 0
+        self.rows, self.held_out_rows = client.rows, client.held_out_rows
         self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
 
     @property
     def privacy_report(self) -> dict[str, Any]:
         """What the server learns: spent ε, δ, the neighbouring relation, and the noise on an evaluation.
 
-        It depends only on settings and on numbers of rows that are public or noisy.
+        It depends only on settings and on public numbers of rows.
         """
         privacy, noise = self._privacy, self._levels.evaluation * self._privacy.clip_value
         report = {"epsilon": self._budget.epsilon, "delta": privacy.delta, "neighbours": privacy.neighbours}
@@ -148,8 +141,8 @@ class PrivateClient:
         return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
-        clip, values = self._privacy.clip_value, self._evaluate_rows(self._client.row_values, params, rows)
-        total = sum_clipped_values(values, clip, 1 + self.constraints)
+        clip = self._privacy.clip_value
+        total = clip_values(self._evaluate_rows(self._client.row_values, params, rows), clip).sum(axis=0)
         return to_values(self._over_counts(total + level * clip * secret_normals(len(total)), share, -np.inf))
 
     def _evaluate_rows(
@@ -208,19 +201,15 @@ class PrivateClient:
         """
         client, rows = self._client, np.arange(self._client.rows)
 
-        def compute_quietly(compute: Callable[[], Any]) -> np.ndarray:
+        def compute_quietly(compute: Callable[[Arrays], Any], params: Arrays) -> np.ndarray:
             try:
-                return np.asarray(compute())
+                return np.asarray(compute(params))
             except Exception:
                 logger.exception("client %r could not compute its reply", self.name)
                 raise RefusalError("it could not compute its reply; the error is in the client's log") from None
 
-        def row_values(params: Arrays) -> np.ndarray:
-            return compute_quietly(lambda: client.row_values(params, rows))
-
-        def mean_values(params: Arrays) -> np.ndarray:
-            return compute_quietly(lambda: np.hstack(client.evaluate(params)[:2]))
-
+        row_values = partial(compute_quietly, lambda params: client.row_values(params, rows))
+        mean_values = partial(compute_quietly, lambda params: np.hstack(client.evaluate(params)[:2]))
         return count_rows_from_values(row_values, mean_values, self._start, attempts)
 
 
@@ -239,8 +228,7 @@ class SpentBudget:
         with self._lock():
             if not self._file.exists():
                 levels = calibrate_noise(privacy, planned)
-                releases = list(Releases())
-                self._write({"releases": releases, "sizes": None, "levels": list(levels), "settings": settings})
+                self._write({"releases": list(Releases()), "levels": list(levels), "settings": settings})
             state = self._read()
         if state["settings"] != settings:
             kept = "keep privacy, rounds, local_steps and evaluations unchanged"
@@ -248,14 +236,10 @@ class SpentBudget:
         self.levels = NoiseLevels(*state["levels"])
 
     @property
-    def releases(self) -> Releases:
-        """The releases so far."""
-        return Releases(*self._read()["releases"])
-
-    @property
     def epsilon(self) -> float:
         """The ε of the releases so far."""
-        return self._epsilon(self.releases)
+        releases = Releases(*self._read()["releases"])
+        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
 
     def charge(self, **releases: int) -> None:
         """Count releases by kind before they are sent, or raise ``RefusalError`` if they exceed the budget."""
@@ -263,27 +247,10 @@ class SpentBudget:
             state = self._read()
             before = Releases(*state["releases"])
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
-            if not self._allows(after):
+            is_planned = all(count <= maximum for count, maximum in zip(after, self._planned, strict=True))
+            if self._privacy.epsilon is not None and not is_planned:
                 raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
             self._write({**state, "releases": list(after)})
-
-    def release_sizes(self, draw: Callable[[], list[float]]) -> list[float]:
-        """Return the noisy numbers of rows: drawn and counted once, then read from the file."""
-        with self._lock():
-            state = self._read()
-            if state.get("sizes") is None:
-                state["releases"][Releases._fields.index("sizes")] = 1
-                state["sizes"] = draw()
-                self._write(state)
-            return [float(size) for size in state["sizes"]]
-
-    def _allows(self, after: Releases) -> bool:
-        # The noise is calibrated for the planned number of each kind.
-        pairs = zip(after, self._planned, strict=True)
-        return self._privacy.epsilon is None or all(count <= maximum for count, maximum in pairs)
-
-    def _epsilon(self, releases: Releases) -> float:
-        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))

@@ -134,7 +134,7 @@ class RemoteClients:
         return [name for name in self.settings.exclude if confusable_key(name) not in known]
 
     def diagnostics(self) -> Iterator[Diagnostic]:
-        """Yield what the result does not cover: excluded clients, and classes that clients left out."""
+        """Yield what the result does not cover: excluded clients."""
         if self.settings.exclude:
             evidence = f"{quote_first(self.settings.exclude)} excluded (exclude)"
             if self.withdrawn:
@@ -143,15 +143,6 @@ class RemoteClients:
                 evidence += f"; no client is known by the name {quote_first(unknown)}"
             advice = "Neither the status nor a certificate covers these clients: state this wherever the model is used"
             yield Diagnostic(DiagnosticCode.EXCLUDED_CLIENTS, evidence, advice)
-        if suppressed := [client.name for client in self.roster.clients if client and client.excluded_classes]:
-            evidence = f"{quote_first(suppressed)} left out classes with too few rows, by their own policy"
-            advice = "Results do not cover these rows, and functions of only these rows count as absent: state this"
-            advice += " wherever the model is used"
-            yield Diagnostic(DiagnosticCode.SUPPRESSED_CLASSES, evidence, advice)
-
-    def rows(self, index: int) -> int:
-        """Return a client's number of training rows."""
-        return self.roster.rows(index)
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the numbers of rows on which a round evaluates values and gradients."""

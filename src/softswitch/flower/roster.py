@@ -63,8 +63,8 @@ class Roster:
         self._timeout = settings.report_timeout
         self._min_votes = max(settings.min_clients, len(settings.expected))
         self.constraints, self.statistics = settings.constraints, 0 if settings.pooled is None else None
-        self._expected, self._listed = set(settings.expected), settings.listed
-        self._owners = {client.key: name for name, client in self._listed.items()}
+        self._expected = set(settings.expected)
+        self._owners = {str(key): name for name, key in settings.clients.items()}
         self._exclude = {confusable_key(name) for name in settings.exclude}
         self.excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
         self._events = events
@@ -161,7 +161,7 @@ class Roster:
         self._admit_candidates(time_is_up=True)
 
     def _poll(self, grid: Grid, greetings: wire.PendingMessages) -> None:
-        if self._listed:
+        if self._owners:
             self._owner_of = {node.node_id: self._find_owner(node.public_key) for node in grid.get_nodes()}
         else:
             self._owner_of = dict.fromkeys(grid.get_node_ids())
@@ -193,7 +193,7 @@ class Roster:
     def _may_join(self, node: int) -> bool:
         """Return whether to greet a node; with a list, its key decides."""
         owner = self._owner_of[node]
-        if self._listed and owner is None:
+        if self._owners and owner is None:
             self._turn_away(node, "its public key is not in the list of clients")
         elif owner is not None and confusable_key(owner) in self._exclude:
             self._exclude_node(node, owner)
@@ -203,7 +203,8 @@ class Roster:
         owner = self._owner_of[node]
         try:
             client = parse_registration(wire.check_reply(reply))
-            self._check_identity(client, owner)
+            problem = f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
+            wire.require(owner in (None, client.name), problem)
         except (wire.NoReply, wire.RefusedError) as failure:
             self._node_backoff.record_silence(node, self._polls)
             wire.log_event(self._events, "not introduced", str(failure), node=node, client=owner)
@@ -215,17 +216,6 @@ class Roster:
                 self._exclude_node(node, client.name)
             else:
                 self._candidates[node] = client
-
-    def _check_identity(self, client: ClientInfo, owner: str | None) -> None:
-        """Raise if a node's name is not that of its key, or if it has more rows than the list allows."""
-        if owner is None:  # there is no list
-            return
-        problem = f"its key is that of {owner!r}, but it calls itself {wire.sanitize(client.name)!r}"
-        wire.require(client.name == owner, problem)
-        for name in ("rows", "held_out_rows"):
-            rows, limit = getattr(client, name), getattr(self._listed[owner], name)
-            problem = f"it reports {rows:,} {name.replace('_', ' ')}, but the list of clients allows at most {limit}"
-            wire.require(limit is None or rows <= limit, problem)
 
     @property
     def _candidates_by_name(self) -> dict[str, ClientInfo]:
@@ -240,7 +230,7 @@ class Roster:
         if not self._candidates or (self._greetings and not time_is_up):
             return
         by_name, count = self._candidates_by_name, len(self._candidates)
-        if not (self._met or self._listed) and count > 1 and len(by_name) == 1:
+        if not (self._met or self._owners) and count > 1 and len(by_name) == 1:
             advice = "give every client a unique name, such as one from its node's config (context.node_config)"
             raise ValueError(f"all {count} nodes call themselves {next(iter(by_name))!r}: {advice}")
         voters = [client for name, client in by_name.items() if not self._expected or name in self._expected]
@@ -269,7 +259,7 @@ class Roster:
         elif known is not None and (known.rows, known.held_out_rows) != (client.rows, client.held_out_rows):
             before = f"it reported {known.rows:,} and {known.held_out_rows:,} before"
             problem = f"{reported}, but {before}: a client's rows must not change in a run"
-        elif current_node is not None and not self._listed:
+        elif current_node is not None and not self._owners:
             problem = f"client {name!r} is connected already"
         if problem is not None:
             self._turn_away(node, problem, client.name)
@@ -286,10 +276,6 @@ class Roster:
             reason = f"it is now node {node}, no longer node {current_node}: it has reconnected with the same key"
             wire.log_event(self._events, "replaced", reason, client=name, node=node)
             return
-        if client.excluded_classes:
-            suppressed = f"it leaves out {client.excluded_classes} classes with too few rows (its own policy)"
-            logger.warning("client %r: %s", name, suppressed)
-            reported = f"{reported}; {suppressed}"
         self._events.record("met", reported, client=name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
@@ -304,7 +290,6 @@ class Roster:
 
 
 def _majority(clients: Sequence[ClientInfo], name: str) -> int:
-    """Return the most common number, or raise if there is none."""
     counts = Counter(getattr(client, name) for client in clients).most_common()
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         votes = ", ".join(f"{clients} with {number}" for number, clients in counts)

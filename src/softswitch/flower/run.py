@@ -304,7 +304,6 @@ def _summarize(method: Method, values: Evaluation) -> ClientSummary:
 
 
 def _describe(outcomes: np.ndarray) -> str:
-    """Return the number of clients with each outcome."""
     values, counts = np.unique(outcomes, return_counts=True)
     parts = [f"{count} {ClientOutcome(int(value)).label}" for value, count in zip(values, counts, strict=True)]
     return ", ".join(parts) or "no client is connected"
@@ -383,8 +382,10 @@ class RemoteRestarts(Restarts):
     def close(self) -> None:
         """Evaluate the candidates of the present restart, and leave the best answer so far in the server's state."""
         server, begin, tolerance = self._server, self.done, self.tolerance
-        diverged = server.has_diverged
-        evaluated = [] if diverged else [self._evaluate(*candidate) for candidate in self._candidates(begin)]
+        diverged, evaluated = server.has_diverged, list[_Evaluated]()
+        if not diverged and np.isfinite(server.state.best.criterion):  # otherwise no round counted
+            every = candidates(server.state, begin, server.done, server.averaging_from, self._settings.answer)
+            evaluated = [self._evaluate(*candidate) for candidate in every.values()]  # the last iterate first
         before, self._best = self._best, self._select_best(evaluated)
         common = self._best.values.keys() & before.values.keys()
         old, new = (one.over(common, self._requested) for one in (before, self._best))
@@ -434,14 +435,6 @@ class RemoteRestarts(Restarts):
         reported = np.flatnonzero(~np.isnan(found.objective)).tolist()
         values = {i: (float(found.objective[i]), found.constraint[i].tolist()) for i in reported}
         return _Evaluated(params, description, values, found.pooled)
-
-    def _candidates(self, begin: int) -> list[tuple[Params, str]]:
-        """Return the iterates that may be the answer, the last iterate first; none if no round counted."""
-        server = self._server
-        if not np.isfinite(server.state.best.criterion):
-            return []
-        every = candidates(server.state, begin, server.done, server.averaging_from, self._settings.answer)
-        return list(every.values())
 
     def _select_best(self, evaluated: Sequence[_Evaluated]) -> _Evaluated:
         """Return the best of these and of the best so far, over the clients that reported on all of them.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
@@ -17,7 +16,7 @@ from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector
-from softswitch.flower.remote import RemoteClients
+from softswitch.flower.remote import RemoteClients, quote_first
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.automatic import OpenMethod
@@ -33,7 +32,6 @@ from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.support.arrays import fingerprint
-from softswitch.support.text import join_first
 
 FOLDER = "second-order"
 """Folder of the checkpoints of the second-order part of an automatic run, in that of its checkpoints."""
@@ -59,8 +57,8 @@ def find_obstacle(method: Method, settings: StrategySettings, params: Params, ro
         return obstacle
     unable = [name for name, one in zip(roster.names, roster.clients, strict=True) if one is None or not one.pieces]
     if unable:
-        names = join_first([repr(name) for name in unable])
-        return f"{names} offered no second derivatives, which need ClientPolicy(second_order=True) and smooth functions"
+        needed = "ClientPolicy(second_order=True) and smooth functions"
+        return f"{quote_first(unable)} offered no second derivatives, which need {needed}"
     pieces = {client.pieces for client in roster.clients if client is not None}
     return "" if len(pieces) == 1 else f"clients have different numbers of smooth constraints: {sorted(pieces)}"
 
@@ -133,7 +131,7 @@ class RemoteDerivatives(DerivativeOracle):
             if wanted <= replies.keys() and len(members) >= settings.min_clients:
                 break
         else:
-            lost = join_first([repr(self._roster.names[i]) for i in sorted(failures)]) or "too few clients"
+            lost = quote_first([self._roster.names[i] for i in sorted(failures)]) or "too few clients"
             raise UnavailableError(f"no usable reply of {lost} in {settings.patience} attempts (patience)")
         self._set_clients()
         found = self._combine(replies, weights_of)
@@ -143,7 +141,6 @@ class RemoteDerivatives(DerivativeOracle):
         return found
 
     def _parse(self, content: RecordDict, *, with_hessian: bool) -> wire.LocalDerivatives:
-        """Return a client's derivatives, or raise ``InvalidMessageError``."""
         found = wire.parse_derivatives(content, self._pieces, self.size, with_hessian=with_hessian)
         constraint = np.maximum(*np.split(found.values[1:], 2)) if self.has_gaps else found.values[1:]
         for value, bounds in zip((found.values[0], *constraint), self._clients.ranges, strict=True):
@@ -154,7 +151,6 @@ class RemoteDerivatives(DerivativeOracle):
     def _combine(
         self, replies: Mapping[int, wire.LocalDerivatives], weights_of: Callable[[int], np.ndarray]
     ) -> Derivatives:
-        """Return the replies as arrays over clients."""
         assert self.outcomes is not None
         values = np.full((len(self.names), 1 + self._pieces), -np.inf)
         gradients, hessian = np.zeros((*values.shape, self.size)), np.zeros((self.size, self.size))
@@ -185,12 +181,12 @@ def run_second_order(
     rounds: int,
     checkpoints: Checkpoints | None,
     identity: Mapping[str, str],
-    after_exchange: Callable[[Chunk], Any],
+    after_round: Callable[..., None],
 ) -> Result:
     """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
 
-    ``after_exchange`` is called before the callbacks of the settings, and ``identity`` is what the run depends on at
-    the clients.
+    ``after_round`` is called before the callbacks of the settings, with the number of exchanges, the parameters and the
+    record. ``identity`` is what the run depends on at the clients.
     """
     settings, events = clients.settings, clients.events
     if checkpoints is not None:
@@ -199,7 +195,7 @@ def run_second_order(
 
     def count(chunk: Chunk) -> None:
         events.round = chunk.round
-        after_exchange(chunk)
+        after_round(chunk.round, chunk.state.params, chunk.history)
 
     oracle = RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity})
     options = RunOptions(

@@ -78,11 +78,6 @@ class SecureAggregation:
         checks.check_integer("min_clients", self.min_clients, minimum=2)
         checks.check_real("min_weight", self.min_weight, above=0, maximum=1)
 
-    @property
-    def max_weight(self) -> float:
-        """The maximum weight of a client."""
-        return 1 / self.min_clients
-
     def _required_shares(self, clients: int, *, signed: bool) -> int:
         """Return the number of clients that must respond to remove the masks: more than half.
 
@@ -198,7 +193,7 @@ class SigningKeys:
     @cached_property
     def _publics(self) -> dict[str, Any]:
         listed = parse_allow_list(self.clients if isinstance(self.clients, Mapping) else find_keys(self.clients))
-        return {name: serialization.load_pem_public_key(str(client.key).encode()) for name, client in listed.items()}
+        return {name: serialization.load_pem_public_key(key.encode()) for name, key in listed.items()}
 
     def _sign(self, name: str, run: int, round_: int, key: bytes) -> bytes:
         signature: bytes = self._private.sign(_signed_text(name, run, round_, key), *_signature_scheme(self._private))
@@ -252,12 +247,8 @@ class AggregationTerms(NamedTuple):
         return ConfigRecord(self._asdict())
 
     def digest(self) -> bytes:
-        """Return a hash of everything that must be the same for all clients."""
-        result = hashlib.sha256(struct.pack("<qqqd", self.round, len(self.names), self.shares, self.limit))
-        for name, key, weight in zip(self.names, self.keys, self.weights, strict=True):
-            for part in (name.encode(), key, struct.pack("<d", weight)):
-                result.update(struct.pack("<q", len(part)) + part)
-        return result.digest()
+        """Return a hash of everything that must be the same for all clients; ``repr`` is exact for these types."""
+        return hashlib.sha256(repr(tuple(self[:-1])).encode()).digest()
 
 
 def parse_terms(record: Any) -> AggregationTerms:
@@ -473,10 +464,8 @@ class SecureAggregator:
             problem = f"the effective number of clients is {effective_clients(weights):.2f}"
             require(_has_enough_clients(weights, secure.min_clients), problem)
             letters = {places[i]: [updates[places[j]][1][i] for j in arrived] for i in arrived}
-            requests: dict[int, dict[str, Any]] = {
-                place: {"arrived": arrived, "shares": shares} for place, shares in letters.items()
-            }
-            replies = ask({place: RecordDict({SHARES: ConfigRecord(record)}) for place, record in requests.items()})
+            requests = {i: ConfigRecord({"arrived": arrived, "shares": shares}) for i, shares in letters.items()}
+            replies = ask({place: RecordDict({SHARES: request}) for place, request in requests.items()})
             unmasking = {i: self._read_unmasking(i, replies[places[i]], arrived) for i in arrived}
             total = np.sum([updates[places[i]][0] for i in arrived], axis=0, dtype=np.uint32)
             total -= self._total_mask(arrived, {i: sent for i, sent in unmasking.items() if sent is not None})

@@ -94,7 +94,7 @@ class ServerState:
     def setup(self) -> Setup:
         """What the server computes."""
         secure = self._settings.secure
-        return Setup(None, self.method, self._domain, self.memory, None if secure is None else secure.max_weight)
+        return Setup(None, self.method, self._domain, self.memory, None if secure is None else 1 / secure.min_clients)
 
     def _first_state(self, params: Params, method: Method) -> State:
         parts = [part for part in active_parts(method, self.memory) if part.name != "at_clients"]  # clients keep it
@@ -279,7 +279,6 @@ class ServerState:
         return params
 
     def _void_record(self, observed: Observed) -> Record:
-        """Return the record of a round in which nothing changed."""
         reports = self.no_reports(len(observed.clients))
         nothing: Any = np.asarray(-np.inf, self.dtype)
         indices: Any = np.asarray(observed.clients, np.int32)

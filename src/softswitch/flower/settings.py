@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from softswitch.flower.membership import AllowedClient, check_distinct_names, confusable_key, parse_allow_list
+from softswitch.flower.membership import check_distinct_names, confusable_key, parse_allow_list
 from softswitch.flower.secure_aggregation import SecureAggregation
 from softswitch.methods.memory import Memory
 from softswitch.oracles.options import Logging, Output, Sampling
@@ -53,9 +53,8 @@ class StrategySettings:
             compression and a robust method.
         names: The clients' names in the wanted order, if known. The first round waits for all of them, up to ``wait``
             seconds.
-        clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM), path of
-            its file or ``AllowedClient``. A node is identified by its key, and other nodes are turned away. It replaces
-            ``names``.
+        clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM) or path
+            of its file. A node is identified by its key, and other nodes are turned away. It replaces ``names``.
         exclude: Names of clients to exclude, also from a resumed run. They are not asked, evaluated or certified.
         events: File to which to append all events, one JSON object per line.
     """
@@ -84,7 +83,7 @@ class StrategySettings:
     memory: Memory | str | None = "auto"
     secure: SecureAggregation | None = None
     names: Sequence[str] = ()
-    clients: Mapping[str, str | Path | AllowedClient] = field(default_factory=dict)
+    clients: Mapping[str, str | Path] = field(default_factory=dict)
     exclude: Sequence[str] = ()
     events: str | Path | None = None
 
@@ -127,11 +126,6 @@ class StrategySettings:
         """The names of the clients that are known to take part."""
         excluded = {confusable_key(name) for name in self.exclude}
         return tuple(name for name in (self.clients or self.names) if confusable_key(name) not in excluded)
-
-    @property
-    def listed(self) -> dict[str, AllowedClient]:
-        """The clients that may take part, if there is a list of their keys."""
-        return cast(dict[str, AllowedClient], self.clients)
 
 
 def with_changes(settings: StrategySettings | None, changes: Mapping[str, Any]) -> StrategySettings:

@@ -36,7 +36,6 @@ from softswitch.oracles.derivatives import UnavailableError
 from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params
 from softswitch.results import folder as folders
-from softswitch.results.callbacks import Chunk
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS, EventLog
 from softswitch.results.result import Result
@@ -48,8 +47,6 @@ logger = logging.getLogger("softswitch.flower")
 
 
 class _Task(NamedTuple):
-    """What a run begins with."""
-
     clients: RemoteClients
     params: Params  # w_0
     rounds: int
@@ -182,12 +179,8 @@ class SwitchingStrategy(Strategy):
 
     def _run_second_order(self, task: _Task, method: SQP, checkpoints: Checkpoints | None) -> Result:
         clients, params, rounds, after_round = task
-
-        def after_exchange(chunk: Chunk) -> None:
-            after_round(chunk.round, chunk.state.params, chunk.history)
-
         after_round(0, params)
-        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_exchange)
+        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_round)
 
     def _run_rounds(self, task: _Task, begin_at: Params | None = None) -> Result:
         clients, params, rounds, after_round = task
@@ -300,7 +293,7 @@ def server_app(
         result, clients = strategy.result, strategy.clients
         assert result is not None
         assert clients is not None
-        rows = {"rows": [clients.rows(i) for i in range(len(result.names))]}
+        rows = {"rows": [clients.roster.rows(i) for i in range(len(result.names))]}
         folders.write_result(folder, result, about=about, clients=rows)  # before the certificate, which may fail
         console = Console(stderr=True, width=110)
         console.print(result.explain(), markup=False)

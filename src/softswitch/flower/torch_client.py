@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.certification.torch import module_intervals
 from softswitch.flower.compression import to_vector
-from softswitch.flower.local_client import Classes, RefusalError, RowClient, Task, row_shares
+from softswitch.flower.local_client import Classes, RowClient, Task
 from softswitch.flower.messages import Arrays, LocalDerivatives, Values, single_client, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.methods.sqp import Query
@@ -74,7 +74,6 @@ class TorchClient(RowClient):
         objective_range: Range | None = None,
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
-        self._init = TorchClient.__init__, {key: value for key, value in locals().items() if key != "self"}
         self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_surrogate, optimizer)
         self._data = TorchRows("data", data, device)
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
@@ -90,26 +89,12 @@ class TorchClient(RowClient):
             size = self._data.loader.batch_size
             size = None if size is None else min(size, self.rows)
             self._batches = Batches(size, size)
-        self._second_order: TorchDerivatives | None = None
         norms.check_batches(self._data, self._batches.update, f"client {self.name!r}")
         self._replace = replace is not False
         self.value_rows, self.gradient_rows = (self.rows if size is None else size for size in self._batches)
         self.constraints = self._functions.constraints(self._data.take(np.arange(1)))
         self.ranges = function_ranges(objective_range, constraint_range, self.constraints)
         self._set_classes(classes, held_out_classes)
-
-    @staticmethod
-    def _take(data: Any, selected: np.ndarray | None) -> Any:
-        if data is None or selected is None or selected.all():
-            return data
-        if isinstance(data, DataLoader):
-            raise RefusalError("one of its classes has too few rows, and rows of a DataLoader cannot be excluded")
-        indices = np.flatnonzero(selected)
-        if not len(indices):
-            return None
-        if isinstance(data, TensorDataset):
-            return TensorDataset(*(tensor[torch.from_numpy(indices)] for tensor in data.tensors))
-        return Subset(data, indices.tolist())
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return f_i and g_i on a batch."""
@@ -153,11 +138,9 @@ class TorchClient(RowClient):
         """Whether second derivatives are computed in float64."""
         return self._derivatives.is_exact
 
-    @property
+    @cached_property
     def _derivatives(self) -> TorchDerivatives:
-        if self._second_order is None:
-            self._second_order = TorchDerivatives(self._functions, {self.name: self._data})
-        return self._second_order
+        return TorchDerivatives(self._functions, {self.name: self._data})
 
     def derivatives(self, params: Arrays, weights: np.ndarray) -> LocalDerivatives:
         """Return f_i, g_i, their gradients and the Hessian of their weighted sum on all rows."""
@@ -167,7 +150,7 @@ class TorchClient(RowClient):
         """Return the norm of each row's share of each function's Hessian."""
         point, hessian = to_vector(params), self._derivatives.row_hessian
         used = np.flatnonzero(weights).tolist()
-        return np.stack([row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
+        return np.stack([_row_shares(partial(hessian, point, i), self.rows) for i in used], axis=1)
 
     @property
     def mixes_rows(self) -> str | None:
@@ -186,3 +169,14 @@ class TorchClient(RowClient):
 
     def _seed(self, task: Task) -> tuple[int, int, int]:
         return task.seed, task.round, zlib.crc32(self.name.encode())
+
+
+def _row_shares(hessian: Callable[[int], np.ndarray], rows: int) -> np.ndarray:
+    """Return the norms of the rows' Hessians less what all rows share: the Hessian of the smallest norm.
+
+    A row to which the function does not apply has NaN, and a share of 0.
+    """
+    norms = np.array([np.linalg.norm(hessian(row)) for row in range(rows)])
+    common = hessian(int(np.where(np.isnan(norms), np.inf, norms).argmin()))
+    shares = np.array([np.linalg.norm(hessian(row) - common) for row in range(rows)])
+    return np.where(np.isnan(norms), 0.0, shares)

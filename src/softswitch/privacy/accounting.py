@@ -39,7 +39,6 @@ class PrivacyAccount:
         noise: Noise multipliers of each kind of release.
         clip_value: Clipping norm of a row's values.
         clip_gradient: Clipping norm of a row's gradient.
-        public_sizes: Whether the numbers of rows are public, and therefore not protected.
         deviations: Standard deviation of the noise on each client's ``client_objective`` and ``client_constraint``,
             clients × functions; None for a function that a client lacks, or if the deviation is unknown.
     """
@@ -53,7 +52,6 @@ class PrivacyAccount:
     noise: NoiseLevels | None = None
     clip_value: float | None = None
     clip_gradient: float | None = None
-    public_sizes: bool | None = None
     deviations: tuple[tuple[float | None, ...], ...] = ()
 
     @property
@@ -75,8 +73,6 @@ class PrivacyAccount:
             f"every row has (ε, δ)-differential privacy with ε = {format_number(self.worst_epsilon)}{budget} at the "
             f"client with the largest ε, and δ = {self.delta:.2g}; neighbouring data sets: {self.neighbours}"
         )
-        if self.public_sizes is not None:
-            text += "; numbers of rows are " + ("public" if self.public_sizes else "released with noise")
         without = sum(epsilon is None for epsilon in self.epsilon)
         return f"{text}; {without} of {len(self.epsilon)} clients are not private" if without else text
 
@@ -101,9 +97,9 @@ def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta:
         # Gaussian releases of all rows compose to one Gaussian release, whose ε is known exactly.
         precision = sum(times / noise**2 for times, noise in zip(releases, levels, strict=True))
         return float(library.get_epsilon_gaussian(1 / math.sqrt(precision), delta, tol=1e-9))
-    report, step, evaluation, sizes = (library.GaussianDpEvent(noise) for noise in levels)
+    report, step, evaluation = (library.GaussianDpEvent(noise) for noise in levels)
     report, step = (library.PoissonSampledDpEvent(rate, event) for event in (report, step))
-    events = zip((report, step, evaluation, sizes), releases, strict=True)
+    events = zip((report, step, evaluation), releases, strict=True)
     event = library.ComposedDpEvent([library.SelfComposedDpEvent(one, times) for one, times in events if times])
     neighbours = NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = library.rdp.RdpAccountant(orders=_ORDERS, neighboring_relation=neighbours)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.data.client_data import Rows
 from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
+from softswitch.privacy.numpy_rows import clip_values
 from softswitch.problem.parameters import WEIGHT, Batch, Params, float_dtype
 
 ROWS_TOGETHER, NUMBERS_TOGETHER = 4096, 1 << 22  # maximum number of rows, and of entries of row gradients, at a time
@@ -54,16 +55,7 @@ def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, 
 
 def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Array:
     """Return the sum over the counted rows of the vectors (f, g), each clipped to norm ``clip``; −∞ and NaN are 0."""
-
-    def clip_row(values: Array) -> Array:
-        values = jnp.where(jnp.isposinf(values), jnp.finfo(values.dtype).max, values)
-        values = jnp.where(jnp.isfinite(values), values, 0)
-        largest = jnp.abs(values).max()
-        unit = values / jnp.where(largest > 0, largest, 1)  # large entries would overflow in the norm
-        norm = jnp.linalg.norm(unit)
-        return unit * jnp.minimum(largest, clip / jnp.where(norm > 0, norm, 1))
-
-    return jnp.where(counted[:, None], jax.vmap(clip_row)(evaluate_rows(losses, params, batch)), 0).sum(axis=0)
+    return jnp.where(counted[:, None], clip_values(evaluate_rows(losses, params, batch), clip), 0).sum(axis=0)
 
 
 def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted: Array, mix: Any, clip: Any) -> Params:

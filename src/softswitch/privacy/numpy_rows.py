@@ -1,4 +1,4 @@
-"""Private rows with NumPy: sums of clipped values and gradients, the local loss of single rows, and secret noise."""
+"""Private rows with NumPy: clipped values and gradients, the local loss of single rows, and secret noise."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ def mix_row_losses(
     return per_row * rows, scale
 
 
-def sum_clipped_values(values: np.ndarray, clip: float, functions: int) -> np.ndarray:
-    """Return the sum of row vectors (rows × functions), each clipped to norm ``clip``; −∞ and NaN count as 0."""
-    finite = np.nan_to_num(np.asarray(values, float).reshape(-1, functions), nan=0.0, neginf=0.0, posinf=1e300)
-    largest = np.abs(finite).max(axis=1, keepdims=True, initial=0)
-    unit = finite / np.where(largest > 0, largest, 1)
-    norm = np.linalg.norm(unit, axis=1, keepdims=True)
-    clipped: np.ndarray = unit * np.minimum(largest, clip / np.where(norm > 0, norm, 1))
-    return clipped.sum(axis=0)
+def clip_values(values: Any, clip: Any) -> Any:
+    """Return values (rows × functions) with rows clipped to norm ``clip``; −∞ and NaN count as 0, ∞ as very large."""
+    xp = array_namespace(values)
+    values = xp.where(values == xp.inf, xp.finfo(values.dtype).max, values)
+    values = xp.where(xp.isfinite(values), values, xp.zeros_like(values))
+    largest = xp.max(xp.abs(values), axis=1, keepdims=True)
+    unit = values / xp.where(largest > 0, largest, xp.ones_like(largest))  # large entries would overflow in the norm
+    norm = xp.linalg.vector_norm(unit, axis=1, keepdims=True)
+    return unit * xp.minimum(largest, clip / xp.where(norm > 0, norm, xp.ones_like(norm)))
 
 
 def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
@@ -65,14 +66,14 @@ def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float
 
 
 def average_steps(
-    params: Arrays, local_steps: int, step_size: float, per_row: float, noisy_sum: Callable[[Arrays], Arrays]
+    params: Arrays, local_steps: int, step_size: float, scale: float, gradient: Callable[[Arrays], Arrays]
 ) -> Arrays:
-    """Return u_i, the mean of gradients along local steps: ``per_row`` times ``noisy_sum(params)`` on fresh rows."""
+    """Return u_i, the mean of gradients along local steps: ``scale`` times ``gradient(params)`` on fresh rows."""
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):
         iterate = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}
-        gradient = noisy_sum(iterate)
-        total = {name: part + per_row * gradient[name] for name, part in total.items()}
+        step = gradient(iterate)
+        total = {name: part + scale * step[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}
 
 

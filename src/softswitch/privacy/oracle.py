@@ -61,7 +61,6 @@ class PrivateOracle(Oracle):
 
     rows: Rows
     counts: Float[Array, "n functions"]  # numbers of rows of f and each g, public or noisy; 0 for a missing function
-    shares: Float[Array, " n"]  # fractions of their rows that clients draw
     noise: NoiseDeviations
     clip_value: Float[Array, ""]
     clip_gradient: Float[Array, ""]
@@ -84,7 +83,7 @@ class PrivateOracle(Oracle):
     @property
     def report_deviations(self) -> np.ndarray:
         """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
-        return self._deviations(self.noise.report, np.asarray(self.counts) * np.asarray(self.shares)[:, None])
+        return self._deviations(self.noise.report, self.rate * np.asarray(self.counts))
 
     @property
     def evaluation_deviations(self) -> np.ndarray:
@@ -97,7 +96,7 @@ class PrivateOracle(Oracle):
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the expected rows of a round for reports and for gradients, from public or noisy numbers of rows."""
-        rows = round(self.participants * float((np.asarray(self.counts).max(axis=1) * np.asarray(self.shares)).mean()))
+        rows = round(self.participants * float(self.rate * np.asarray(self.counts).max(axis=1).mean()))
         return rows, self.local_steps * rows
 
     def draw(self, key: Array) -> PrivateDraws:
@@ -125,7 +124,7 @@ class PrivateOracle(Oracle):
         def one(participant: tuple[Array, Any, Array]) -> Array:
             client, keys, noise = participant
             drawn = self._draw_rows(client, None if keys is None else keys[0])
-            return self._noisy_values(params, client, drawn, self.noise.report * noise, self.shares)
+            return self._noisy_values(params, client, drawn, self.noise.report * noise, self.rate)
 
         randomness = draws.randomness
         values = map_slices(one, (draws.clients, randomness.row_keys, randomness.report_noise), self.slice_size)
@@ -158,7 +157,7 @@ class PrivateOracle(Oracle):
         def steps(participant: tuple[Any, ...]) -> Params:
             client, randomness, constraint, own = participant
             mix, scale = mix_row_losses(loss.with_own(own), constraint, self.counts[client])
-            per_row = scale / self.shares[client]
+            per_row = scale / self.rate
             row_keys = None if randomness.row_keys is None else randomness.row_keys[1:]
 
             def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
@@ -181,12 +180,12 @@ class PrivateOracle(Oracle):
             return jax_rows.all_rows(self.rows, client, self.width)
         return jax_rows.draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
 
-    def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, shares: Array) -> Array:
+    def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, share: float) -> Array:
         """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
         batch = self.rows.take(drawn.indices, drawn.counted)
         summed = sum_clipped_values(self.losses, params, batch, drawn.counted, self.clip_value)
         noisy = summed + noise.astype(summed.dtype)
-        counts = (self.counts[client] * shares[client]).astype(noisy.dtype)
+        counts = (self.counts[client] * share).astype(noisy.dtype)
         return jnp.where(counts > 0, noisy / jnp.where(counts > 0, counts, 1), -jnp.inf)
 
     def evaluate(self, params: Any) -> Any:
@@ -218,8 +217,7 @@ def _evaluate(oracle: PrivateOracle, params: Params, key: Array) -> Array:
     def one(client_and_noise: tuple[Array, Array]) -> Array:
         client, noise = client_and_noise
         drawn = jax_rows.all_rows(oracle.rows, client, oracle.width)
-        shares = jnp.ones_like(oracle.shares)
-        return oracle._noisy_values(params, client, drawn, oracle.noise.evaluation * noise, shares)
+        return oracle._noisy_values(params, client, drawn, oracle.noise.evaluation * noise, 1.0)
 
     clients = jnp.arange(oracle.client_count, dtype=jnp.int32)
     noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)

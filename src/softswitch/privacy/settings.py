@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from softswitch.support import checks
 
-SIZE_THRESHOLD = 4.0  # number of standard deviations of its noise up to which a noisy number of rows counts as 0
 _PROBABILITY = checks.limits(above=0, below=1)  # metadata of fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPrivacy:
     """Record-level differential privacy: clients release only sums of clipped rows with Gaussian noise.
+
+    Numbers of rows are public: each client's total, and that of each class or group.
 
     Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. Needs
     ``pip install 'softswitch[privacy]'``.
@@ -34,9 +35,6 @@ class RecordPrivacy:
             Default: 0.5.
         evaluation_share: Fraction of the budget for evaluating the final parameters. Gradients get the rest. Default:
             0.05.
-        public_sizes: Whether row counts are public: each client's total, and the count of each class or group. If
-            False, they are released once with noise, which costs ``sizes_share`` of the budget. Default: True.
-        sizes_share: Fraction of the budget for the numbers of rows if they are not public. Default: 0.05.
     """
 
     epsilon: float | None = field(default=None, metadata=checks.limits(minimum=1e-6))  # smaller values overflow
@@ -47,28 +45,21 @@ class RecordPrivacy:
     noise: float | None = field(default=None, metadata=checks.limits(minimum=1e-9))
     report_share: float = field(default=0.5, metadata=_PROBABILITY)
     evaluation_share: float = field(default=0.05, metadata=_PROBABILITY)
-    public_sizes: bool = True
-    sizes_share: float = field(default=0.05, metadata=_PROBABILITY)
+    neighbours: ClassVar[str] = "one row of a client is added or removed, with the same public numbers of rows"
 
     def __post_init__(self) -> None:
         if (self.epsilon is None) == (self.noise is None):
             given = f"epsilon is {self.epsilon!r} and noise is {self.noise!r}"
             raise ValueError(f"RecordPrivacy needs epsilon (the budget) or noise (the noise multiplier), but {given}")
         checks.check_limits(self)
-        checks.check_instance("public_sizes", self.public_sizes, bool)
         if (rest := self.step_share) <= 0:
-            shares = "report_share, evaluation_share and sizes_share"
+            shares = "report_share and evaluation_share"
             raise ValueError(f"{shares} must sum to less than 1, but leave {rest:g} for gradients")
 
     @property
     def step_share(self) -> float:
         """Fraction of the budget that is left for gradients."""
-        return 1 - self.report_share - self.evaluation_share - (0 if self.public_sizes else self.sizes_share)
-
-    @property
-    def neighbours(self) -> str:
-        """Definition of neighbouring data sets, as text."""
-        return "one row of a client is added or removed" + self.public_sizes * ", with the same public numbers of rows"
+        return 1 - self.report_share - self.evaluation_share
 
 
 class Releases(NamedTuple):
@@ -77,12 +68,6 @@ class Releases(NamedTuple):
     reports: int = 0  # values of f and g on drawn rows
     steps: int = 0  # gradients on drawn rows
     evaluations: int = 0  # values of f and g on all rows
-    sizes: int = 0  # numbers of rows
-
-    @classmethod
-    def planned(cls, privacy: RecordPrivacy, rounds: int, local_steps: int, evaluations: int = 1) -> Releases:
-        """Return the maximum numbers of releases of a client, which takes part in every round."""
-        return cls(rounds, rounds * local_steps, evaluations, int(not privacy.public_sizes))
 
 
 class NoiseLevels(NamedTuple):
@@ -91,7 +76,6 @@ class NoiseLevels(NamedTuple):
     report: float
     step: float
     evaluation: float
-    sizes: float
 
     @classmethod
     def of(cls, privacy: RecordPrivacy, planned: Releases, step: float) -> NoiseLevels:
@@ -104,7 +88,6 @@ class NoiseLevels(NamedTuple):
             drawn * math.sqrt(max(1, planned.reports) / privacy.report_share),
             step,
             whole * math.sqrt(max(1, planned.evaluations) / privacy.evaluation_share),
-            whole * math.sqrt(max(1, planned.sizes) / privacy.sizes_share),
         )
 
 

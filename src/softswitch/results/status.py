@@ -76,7 +76,6 @@ class DiagnosticCode(StrEnum):
     MISSING_STRATA = "missing-strata"  # batches often lack a class or group of their client
     CLIENT_DROPOUT = "client-dropout"  # many participants did not complete their round
     EXCLUDED_CLIENTS = "excluded-clients"  # the settings exclude clients
-    SUPPRESSED_CLASSES = "suppressed-classes"  # clients withhold classes with few rows
     NEVER_FEASIBLE = "never-feasible"  # no round was feasible, and the answer violates the tolerance
     SWITCH_NEVER_PASSES = "switch-never-passes"  # no round was feasible, but the answer meets the tolerance
     INACTIVE_CONSTRAINT = "inactive-constraint"  # nearly all rounds were feasible
