@@ -35,6 +35,7 @@ def estimate(bound, certifiable, cost):
         ([(0.1, 1, 0.5), (0.2, 2, 0.6), (0.3, 2, 0.4)], 0.2),  # the most clients
         ([(0.1, 2, 0.5), (0.2, 3, 0.95)], 0.1),  # useful at two clients rather than useless at all
         ([(0.1, 0, 0.1), (0.2, 2, 1), (0.3, 3, 0.95), (0.4, 3, math.nan)], 0.3),  # none is useful
+        ([(0.1, 3, 0.95), (0.2, 3, 0.8), (0.3, 2, 0.79)], 0.2),  # the least costly for the most clients
         ([(0.05, 0, 0.1), (0.1, 0, math.nan)], None),
         ([(0.05, 0, 0.1), (0.5, 1, 0.3)], 0.5),  # never one that no client can certify
     ],

@@ -312,7 +312,7 @@ def bounds_table(estimates: Sequence[BoundEstimate], cost: str) -> Table:
 def describe_proposal(proposal: BoundEstimate | None, cost: str) -> str:
     """Return the reason for a proposed bound, or that no bound is certifiable and useful."""
     from softswitch.support.text import join_first  # NumPy would slow down the command line
-    from softswitch.tables.bounds import BOUNDS
+    from softswitch.tables.bounds import BOUNDS, USEFUL_COST
 
     if proposal is None:
         return f"No bound up to {BOUNDS[-1]:.0%} can be certified at any client: too few certification rows."
@@ -321,10 +321,11 @@ def describe_proposal(proposal: BoundEstimate | None, cost: str) -> str:
     if proposal.is_useful:
         too_few = f" Too few certification rows: {join_first(few)}." if few else ""
         return f"Proposed bound: {proposal.bound:.0%}, the smallest useful one that {scope} can certify.{too_few}"
-    reason = f"No bound is both certifiable and useful: the estimated {cost} at the worst client are 90% or more."
+    reason = f"No bound is both certifiable and useful: the estimated {cost} at the worst client are "
+    reason += f"{USEFUL_COST:.0%} or more."
     if math.isnan(proposal.cost):
         reason = f"The {cost} cannot be estimated: too few rows."
-    return f"{reason} The smallest bound that {scope} can certify: {proposal.bound:.0%}."
+    return f"{reason} The least costly bound that {scope} can certify: {proposal.bound:.0%}."
 
 
 def _parse_bound(text: str, *, is_share: bool) -> float:

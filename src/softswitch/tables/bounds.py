@@ -24,7 +24,7 @@ from softswitch.tables.table import match_value
 
 BOUNDED_POSITIVE = {"miss-rate": True, "false-alarm-rate": False}  # kinds with estimates: is that class bounded?
 BOUNDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-USEFUL_COST = 0.9  # a bound is useful if its estimated cost at the worst client is smaller
+USEFUL_COST = 0.75  # a bound is useful if its estimated cost at the worst client is smaller
 MAX_ROWS = 20_000  # largest number of rows of the quick model
 MAX_CELLS = 3_000_000  # largest number of rows times features of the quick model
 DRAWS = 40  # simulated samples of certification rows, for the cost of a bound
@@ -44,17 +44,21 @@ class BoundEstimate:
 
     @property
     def is_useful(self) -> bool:
-        """Whether the estimated cost is well below that of always predicting one class."""
+        """Whether the estimated cost is well below that of always predicting one class, which is 1."""
         return self.cost < USEFUL_COST
 
 
 def propose_bound(estimates: Sequence[BoundEstimate]) -> BoundEstimate | None:
-    """Return the smallest useful bound that the most clients can certify; if none is useful, the smallest of all.
+    """Return the smallest useful bound that the most clients can certify; if none is useful, that of least cost.
 
     None if no client can certify any bound.
     """
-    certifiable = [one for one in estimates if one.certifiable]
-    return min(certifiable, key=lambda one: (not one.is_useful, -len(one.certifiable), one.bound), default=None)
+
+    def order(one: BoundEstimate) -> tuple[bool, int, float, float]:
+        cost = math.inf if math.isnan(one.cost) else one.cost
+        return not one.is_useful, -len(one.certifiable), 0.0 if one.is_useful else cost, one.bound
+
+    return min((one for one in estimates if one.certifiable), key=order, default=None)
 
 
 def certification_mask(table: pd.DataFrame, config: Config) -> np.ndarray:
