@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
 from softswitch.engine.auto_tuning import MIN_RESTART_ROUNDS, SMOOTHING, choose_first_restart
 from softswitch.engine.request import AUTOMATIC_AVERAGE, is_automatic
@@ -25,10 +25,9 @@ from softswitch.engine.restarts import MUCH_SMALLER, Answer, Restarts, candidate
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
-from softswitch.flower.messages import NoReply
 from softswitch.flower.remote import PrivacyReport, RemoteClients, RoundExchange, quote_first
 from softswitch.flower.secure_aggregation import SecureAggregator
-from softswitch.flower.server_state import Observed, ServerState, keep_clients
+from softswitch.flower.server_state import ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
@@ -205,12 +204,9 @@ class FlowerRun:
         reports = messages.collect_reports()
         played = server.decide(participants, reports)
         directions = None if played is None else messages.collect_directions(played)
-        silent = {index for index, reply in messages.replies if isinstance(reply, NoReply) and reply.silent}
-        roster.finish_round(k, silent, {index for index, reply in messages.replies if isinstance(reply, Message)})
-        traffic = None if server.compression is None else messages.count_bytes()
+        messages.record_silence()
+        record = server.apply(played, directions or {}, messages.observe(reports, full))
         outcomes = messages.outcomes
-        observed = Observed(participants, outcomes, full, messages.count_rows(reports), traffic, messages.epsilon)
-        record = server.apply(played, directions or {}, observed)
         self.held.end_round(k, participants, outcomes, server.change, server.state.params)
         if server.void_in_a_row:
             logger.warning("round %d is void: %s", k, _count_outcomes(outcomes))

@@ -23,7 +23,7 @@ from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP, Derivatives, Query
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError, mean_rounding
 from softswitch.oracles.options import Logging, Output
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
@@ -80,8 +80,7 @@ class RemoteDerivatives(DerivativeOracle):
         self._pieces = met[0].pieces
         self.has_gaps = self._pieces == 2 * clients.constraints
         self.is_exact = all(client.is_exact for client in met)
-        eps = np.finfo(float if self.is_exact else np.float32).eps
-        self.rounding = float(eps) * (4 + float(np.sqrt(max(client.rows for client in met))) / 4)
+        self.rounding = mean_rounding(np.array([client.rows for client in met]), is_exact=self.is_exact)
         self._set_clients()
 
     def _set_clients(self) -> None:
