@@ -121,6 +121,15 @@ def client_app(
         signing_keys: The keys that sign the key exchange of secure aggregation. Default: the exchange is not signed.
     """
     handlers = MessageHandlers(policy or ClientPolicy(), signing_keys)
+    by_kind: dict[str, Callable[[Any, Message, Context], dict[str, Any]]] = {
+        wire.REGISTER: handlers.register,
+        wire.REPORT: handlers.report,
+        wire.UPDATE: handlers.update,
+        wire.UNMASK: handlers.unmask,
+        wire.EVALUATE: handlers.evaluate,
+        wire.DERIVATIVES: handlers.differentiate,
+        wire.CERTIFY: handlers.certify,
+    }
 
     def get_client(context: Context) -> LocalOracle:
         key = (context.run_id, context.node_id)
@@ -140,7 +149,7 @@ def client_app(
         try:
             client = get_client(context)
             handlers.check(client, kind)
-            records = handlers.by_kind[kind](client, message, context)
+            records = by_kind[kind](client, message, context)
         except RefusalError as refusal:
             return wire.refuse(message, str(refusal))
         except codes.OutdatedParamsError as outdated:
@@ -153,7 +162,7 @@ def client_app(
         return wire.reply(message, **records)
 
     app = ClientApp()
-    for kind in handlers.by_kind:
+    for kind in by_kind:
         category, action = kind.split(".")
         getattr(app, category)(action)(handle)
     return app
@@ -165,19 +174,6 @@ class MessageHandlers:
 
     policy: ClientPolicy
     signing_keys: secure.SigningKeys | None = None
-
-    @property
-    def by_kind(self) -> dict[str, Callable[[Any, Message, Context], dict[str, Any]]]:
-        """The handler of each type of message."""
-        return {
-            wire.REGISTER: self.register,
-            wire.REPORT: self.report,
-            wire.UPDATE: self.update,
-            wire.UNMASK: self.unmask,
-            wire.EVALUATE: self.evaluate,
-            wire.DERIVATIVES: self.differentiate,
-            wire.CERTIFY: self.certify,
-        }
 
     def check(self, client: LocalOracle, kind: str) -> None:
         """Raise ``RefusalError`` if a client must not answer a message of this kind."""

@@ -72,14 +72,16 @@ class FlowerRun:
         *,
         attempt: Result | None = None,
     ) -> None:
-        self.requested, self.clients, self.roster, self.events = method, clients, clients.roster, clients.events
+        self.requested = method
+        self.clients = clients
+        self.roster = clients.roster
+        self.events = clients.events
         tunes = is_automatic([method])
         memory = self._choose_memory(clients.settings, tunes)
         self.settings = settings = replace(clients.settings, memory=memory)
         self._reports_twice = memory is not None and memory.corrected
         template = _template(method, params, rounds, jumps=clients.roster.has_surrogate) if tunes else method
-        continues = attempt is not None and attempt.status.code is not StatusCode.DIVERGED
-        start = attempt.last if attempt is not None and continues else params
+        start = params if attempt is None or attempt.status.code is StatusCode.DIVERGED else attempt.last
         self.server = ServerState(template, start, clients.constraints, rounds, settings)
         self.held = HeldParams(self.server.compression, reports_twice=self._reports_twice)
         self.restarts = RemoteRestarts(method, rounds, self.server, clients) if tunes else None
