@@ -262,6 +262,18 @@ class RemoteClients:
         return results, failures
 
 
+class RemoteTask(NamedTuple):
+    """The clients, the start w_0 and the maximum number of rounds of a run.
+
+    ``after_round`` is called with the number of rounds so far, the parameters, and the record of the round if any.
+    """
+
+    clients: RemoteClients
+    start: Params
+    rounds: int
+    after_round: Callable[..., None]
+
+
 def quote_first(names: Sequence[str]) -> str:
     """Return the first names in quotes, and the number of others."""
     return join_first([repr(name) for name in names])

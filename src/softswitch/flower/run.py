@@ -25,7 +25,7 @@ from softswitch.engine.restarts import MUCH_SMALLER, Answer, Restarts, candidate
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
-from softswitch.flower.remote import PrivacyReport, RemoteClients, RoundExchange, quote_first
+from softswitch.flower.remote import PrivacyReport, RemoteClients, RemoteTask, RoundExchange, quote_first
 from softswitch.flower.secure_aggregation import SecureAggregator
 from softswitch.flower.server_state import ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
@@ -63,15 +63,9 @@ class FlowerRun:
     """
 
     def __init__(
-        self,
-        method: Method,
-        clients: RemoteClients,
-        params: Params,
-        rounds: int,
-        clients_identity: Mapping[str, str],
-        *,
-        attempt: Result | None = None,
+        self, method: Method, task: RemoteTask, clients_identity: Mapping[str, str], attempt: Result | None = None
     ) -> None:
+        clients, params, rounds = task.clients, task.start, task.rounds
         self.requested = method
         self.clients = clients
         self.roster = clients.roster

@@ -16,7 +16,7 @@ from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector
-from softswitch.flower.remote import RemoteClients, quote_first
+from softswitch.flower.remote import RemoteClients, RemoteTask, quote_first
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.automatic import OpenMethod
@@ -174,31 +174,26 @@ class RemoteDerivatives(DerivativeOracle):
 
 
 def run_second_order(
-    method: SQP,
-    clients: RemoteClients,
-    start: Params,
-    rounds: int,
-    checkpoints: Checkpoints | None,
-    identity: Mapping[str, str],
-    after_round: Callable[..., None],
+    method: SQP, task: RemoteTask, checkpoints: Checkpoints | None, identity: Mapping[str, str]
 ) -> Result:
     """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
 
-    ``after_round`` is called before the callbacks of the settings, with the number of exchanges, the parameters and the
-    record. ``identity`` is what the run depends on at the clients.
+    The task's ``after_round`` is called before the callbacks of the settings. ``identity`` is what the run depends on
+    at the clients.
     """
-    settings, events = clients.settings, clients.events
+    clients, settings, events = task.clients, task.clients.settings, task.clients.events
+    task.after_round(0, task.start)
     if checkpoints is not None:
         clients.resume(checkpoints.saved_names())
     events.round = 0
 
     def count(chunk: Chunk) -> None:
         events.round = chunk.round
-        after_round(chunk.round, chunk.state.params, chunk.history)
+        task.after_round(chunk.round, chunk.state.params, chunk.history)
 
-    oracle = RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity})
+    oracle = RemoteDerivatives(clients, task.start, {"min_clients": str(settings.min_clients), **identity})
     options = RunOptions(
-        rounds=rounds,
+        rounds=task.rounds,
         seed=settings.seed,
         output=Output(lower_bound=settings.lower_bound),
         logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),

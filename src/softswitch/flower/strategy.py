@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -23,7 +23,7 @@ from softswitch.engine.second_order import describe_failure
 from softswitch.flower import messages as wire
 from softswitch.flower.jax_client import initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys
-from softswitch.flower.remote import RemoteClients
+from softswitch.flower.remote import RemoteClients, RemoteTask
 from softswitch.flower.roster import Roster
 from softswitch.flower.run import EXCHANGES, FlowerRun, check_run, parse_start
 from softswitch.flower.second_order import FOLDER, find_obstacle, run_second_order
@@ -45,13 +45,6 @@ from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
 
 logger = logging.getLogger("softswitch.flower")
-
-
-class _Task(NamedTuple):
-    clients: RemoteClients
-    params: Params  # w_0
-    rounds: int
-    after_round: Callable[..., None]  # called with the number of rounds, the parameters, and a record if there is one
 
 
 class SwitchingStrategy(Strategy):
@@ -154,9 +147,9 @@ class SwitchingStrategy(Strategy):
             if metrics is not None:
                 flower_result.evaluate_metrics_serverapp[done] = metrics
 
-        task = _Task(self.clients, params, rounds, after_round)
+        task = RemoteTask(self.clients, params, rounds, after_round)
         if isinstance(self.method, SQP):
-            self.result = self._run_second_order(task, self.method, settings.checkpoints)
+            self.result = run_second_order(self.method, task, settings.checkpoints, self.clients_identity)
         elif is_automatic([self.method]):
             self.result = self._run_automatic(task, obstacle)
         else:
@@ -164,12 +157,12 @@ class SwitchingStrategy(Strategy):
         flower_result.arrays = wire.to_record(self.result.params)
         return flower_result
 
-    def _run_automatic(self, task: _Task, obstacle: str) -> Result:
+    def _run_automatic(self, task: RemoteTask, obstacle: str) -> Result:
         """Run ``SQP`` if it is possible; otherwise, and if it fails, run the rounds of the method that are left."""
         clients, checkpoints = task.clients, task.clients.settings.checkpoints
         attempt: Result | None = None
         exchanges = 0
-        obstacle = obstacle or find_obstacle(self.method, clients.settings, task.params, clients.roster)
+        obstacle = obstacle or find_obstacle(self.method, clients.settings, task.start, clients.roster)
         if checkpoints is not None and checkpoints.saved_identity("method") is not None:
             obstacle = obstacle or "the run has gone on with it before"
             exchanges = int(checkpoints.saved_identity(EXCHANGES) or 0)
@@ -180,7 +173,8 @@ class SwitchingStrategy(Strategy):
             if checkpoints is not None:
                 checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
-                attempt = self._run_second_order(task, SQP(tolerance=self.method.tolerance), checkpoints)
+                method = SQP(tolerance=self.method.tolerance)
+                attempt = run_second_order(method, task, checkpoints, self.clients_identity)
             except UnavailableError as error:
                 obstacle = str(error)
             else:
@@ -195,12 +189,7 @@ class SwitchingStrategy(Strategy):
         result = self._run_rounds(task, exchanges, attempt)
         return replace(result, auto_settings={"method": f"first order, because {obstacle}"} | result.auto_settings)
 
-    def _run_second_order(self, task: _Task, method: SQP, checkpoints: Checkpoints | None) -> Result:
-        clients, params, rounds, after_round = task
-        after_round(0, params)
-        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_round)
-
-    def _run_rounds(self, task: _Task, exchanges: int = 0, attempt: Result | None = None) -> Result:
+    def _run_rounds(self, task: RemoteTask, exchanges: int = 0, attempt: Result | None = None) -> Result:
         """Run the first-order rounds that are left after some exchanges with ``SQP``.
 
         ``attempt`` is their result. It is None if there were none, or if they were before the checkpoint.
@@ -209,9 +198,7 @@ class SwitchingStrategy(Strategy):
         method = to_first_order(self.method)
         identity = self.clients_identity | ({EXCHANGES: str(exchanges)} if exchanges else {})
         with nullcontext() if checkpoints is None else checkpoints.lock():
-            run = self._run = FlowerRun(
-                method, task.clients, task.params, task.rounds - exchanges, identity, attempt=attempt
-            )
+            run = self._run = FlowerRun(method, task._replace(rounds=task.rounds - exchanges), identity, attempt)
 
             def after_round(record: Record | None = None) -> None:
                 task.after_round(exchanges + run.server.done, run.server.state.params, record)
