@@ -16,6 +16,7 @@ from flower_clients import FaultyGrid, quadratic, simulated, zeros
 from member_clients import run_strategy
 from softswitch.flower import membership
 from softswitch.flower import messages as wire
+from softswitch.flower.client import MessageHandlers
 from softswitch.flower.jax_client import flatten_params
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import draw_rows
@@ -149,9 +150,9 @@ def test_client_with_small_class_refuses(library):
     held_out = make_columns(12, 20, seed=1)
     small_class, large_class = (make_client(library, make_columns(rare), held_out) for rare in (9, 10))
     with pytest.raises(fl.RefusalError, match="it has a class of fewer than 10 rows"):
-        fl.ClientPolicy()._admit(small_class, wire.REPORT)
-    fl.ClientPolicy()._admit(large_class, wire.REPORT)
-    fl.ClientPolicy.for_simulations()._admit(small_class, wire.REPORT)
+        MessageHandlers(fl.ClientPolicy()).check(small_class, wire.REPORT)
+    MessageHandlers(fl.ClientPolicy()).check(large_class, wire.REPORT)
+    MessageHandlers(fl.ClientPolicy.for_simulations()).check(small_class, wire.REPORT)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -159,7 +160,7 @@ def test_client_without_rows_of_small_class_participates(library):
     columns, held_out = make_columns(9), make_columns(12, 20, seed=1)
     without_class = {key: column[columns["y"] == 0] for key, column in columns.items()}
     client = make_client(library, without_class, held_out)
-    fl.ClientPolicy()._admit(client, wire.REPORT)
+    MessageHandlers(fl.ClientPolicy()).check(client, wire.REPORT)
     report, evaluation, direction = get_replies(client, library)
     assert report.constraint == evaluation.constraint == [-np.inf]
     np.testing.assert_array_equal(direction, 0)
@@ -170,15 +171,15 @@ def test_client_without_rows_of_small_class_participates(library):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_intervals_of_small_held_out_class_are_refused(library):
     client = make_client(library, make_columns(12), make_columns(3, 20, seed=1))
-    fl.ClientPolicy()._admit(client, wire.EVALUATE)
+    MessageHandlers(fl.ClientPolicy()).check(client, wire.EVALUATE)
     with pytest.raises(fl.RefusalError, match="it has a held-out class of fewer than 10 rows"):
-        fl.ClientPolicy()._admit(client, wire.CERTIFY)
+        MessageHandlers(fl.ClientPolicy()).check(client, wire.CERTIFY)
 
 
 def test_client_without_declared_classes_refuses():
     client = make_client("numpy", make_columns(12), make_columns(12, seed=1), classes=None)
     with pytest.raises(fl.RefusalError, match="its classes are not declared"):
-        fl.ClientPolicy()._admit(client, wire.REPORT)
+        MessageHandlers(fl.ClientPolicy()).check(client, wire.REPORT)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -188,10 +189,10 @@ def test_client_refuses_batches_with_small_classes(library):
     for size, is_allowed in ((32, library == "jax"), (40, True), (None, True)):
         client = make_client(library, columns, make_columns(12, seed=1), batch_size=size)
         if is_allowed:
-            fl.ClientPolicy()._admit(client, wire.REGISTER)
+            MessageHandlers(fl.ClientPolicy()).check(client, wire.REGISTER)
         else:
             with pytest.raises(fl.RefusalError, match="its batches have 8 rows of its rarest class"):
-                fl.ClientPolicy()._admit(client, wire.REGISTER)
+                MessageHandlers(fl.ClientPolicy()).check(client, wire.REGISTER)
 
 
 def test_known_batch_seeds_reveal_single_rows():
@@ -204,7 +205,7 @@ def test_known_batch_seeds_reveal_single_rows():
 
     nowhere = {"w": np.zeros(4)}
     client = fl.NumpyClient(loss, loss, {"x": x}, nowhere, name="a", batch_size=30, classes=np.zeros(60))
-    fl.ClientPolicy()._admit(client, wire.UPDATE)
+    MessageHandlers(fl.ClientPolicy()).check(client, wire.UPDATE)
     shares, received = np.zeros((120, 60)), []
     for k in range(120):
         task = fl.Task(round=k, seed=0, local_steps=1, step_size=0.1, switches=True)
@@ -221,12 +222,16 @@ def test_secret_batches_are_independent_of_run_seed(library):
     client = make_client(library, make_columns(40, 120), make_columns(12, seed=1), batch_size=80)
     params, task = make_params(library), fl.Task(round=3, seed=5, local_steps=2, step_size=0.1, switches=True)
     for policy, are_equal in ((make_policy(), True), (make_policy(secret_batches=True), False)):
-        first_report, second_report = (client.report(params, policy._seed_batches(task)) for _ in range(2))
+        first_report, second_report = (
+            client.report(params, MessageHandlers(policy).seed_batches(task)) for _ in range(2)
+        )
         assert (first_report.objective == second_report.objective) == are_equal
         loss = LocalLoss(1.0, np.zeros(1), 0.0, 0.0)
-        first_direction, second_direction = (client.update(params, policy._seed_batches(task), loss) for _ in range(2))
+        first_direction, second_direction = (
+            client.update(params, MessageHandlers(policy).seed_batches(task), loss) for _ in range(2)
+        )
         assert all(np.array_equal(first_direction[name], second_direction[name]) for name in params) == are_equal
-    seeds = {make_policy(secret_batches=True)._seed_batches(task).seed for _ in range(20)}
+    seeds = {MessageHandlers(make_policy(secret_batches=True)).seed_batches(task).seed for _ in range(20)}
     assert len(seeds) == 20
     assert max(seeds) > 2**80
     with pytest.raises(TypeError, match="secret_batches"):
@@ -235,9 +240,9 @@ def test_secret_batches_are_independent_of_run_seed(library):
 
 def test_intervals_without_declared_classes_are_refused():
     client = make_client("torch", make_columns(12), make_columns(12, seed=1), held_out_classes=None)
-    fl.ClientPolicy()._admit(client, wire.REPORT)
+    MessageHandlers(fl.ClientPolicy()).check(client, wire.REPORT)
     with pytest.raises(fl.RefusalError, match="held_out_classes"):
-        fl.ClientPolicy()._admit(client, wire.CERTIFY)
+        MessageHandlers(fl.ClientPolicy()).check(client, wire.CERTIFY)
 
 
 def test_classes_are_columns_or_labels():

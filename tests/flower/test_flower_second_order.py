@@ -387,16 +387,60 @@ def infinite(params, batch):
     [(kinked, 80, "did not converge"), (infinite, 10, "no usable reply of 'site 0', 'site 1', 'site 2' in 2 attempts")],
 )
 def test_automatic_run_falls_back_to_first_order(objective, rounds, reason, tmp_path):
-    problem = ss.Problem(objective, class_loss(1), PROBLEM.start)
+    problem, lengths = ss.Problem(objective, class_loss(1), PROBLEM.start), []
     for text in (reason, "the run has gone on with it before"):  # the second run resumes the first
         grid, checkpoints = FaultyGrid(make_app(problem=problem), CLIENTS), Checkpoints(tmp_path, every=0)
         strategy = run(grid, ss.Automatic(0.5), rounds=rounds, checkpoints=checkpoints, patience=2)
         assert text in strategy.result.auto_settings["method"]
         assert isinstance(strategy.result.method, ss.SoftmaxSGM)
-        assert len(strategy.result.history) == rounds
+        lengths.append(len(strategy.result.history))
+    exchanges = 0
     if objective is kinked:  # it starts from the last iterate of SQP
         second = run(FaultyGrid(make_app(problem=problem), CLIENTS), ss.SQP(tolerance=0.5), rounds=rounds).result
+        exchanges = len(second.history)
         assert strategy.result.history.objective[0] == pytest.approx(second.worst_objective, rel=1e-5)
+    assert lengths == [rounds - exchanges] * 2
+
+
+def test_failed_second_order_counts_in_rounds_and_seconds(tmp_path):
+    problem = ss.Problem(kinked, class_loss(1), PROBLEM.start)
+    seconds, evaluated = [], []
+
+    def run_rounds(rounds):
+        strategy = fl.SwitchingStrategy(
+            ss.Automatic(0.5),
+            wait=0.0,
+            report_timeout=0.05,
+            checkpoints=Checkpoints(tmp_path, every=0),
+            callbacks=[lambda chunk: seconds.append(chunk.seconds)],
+        )
+        grid = FaultyGrid(make_app(problem=problem), CLIENTS)
+        metrics = strategy.start(
+            grid, fl.initial_arrays(PROBLEM.start), rounds, evaluate_fn=lambda done, arrays: evaluated.append(done)
+        )
+        return strategy.result, metrics
+
+    result, metrics = run_rounds(60)
+    exchanges = 60 - len(result.history)
+    assert exchanges > 1
+    assert len(seconds) == 60
+    assert seconds == sorted(seconds)
+    assert result.seconds >= seconds[-1]
+    assert evaluated == [*range(exchanges + 1), *range(exchanges, 61)]
+    assert list(metrics.train_metrics_clientapp) == list(range(1, 61))
+    extended, _ = run_rounds(70)
+    assert len(extended.history) == 70 - exchanges
+    assert extended.seconds > result.seconds
+    with pytest.raises(ValueError, match=f"num_rounds must be more than {exchanges}"):
+        run_rounds(exchanges)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_failed_second_order_without_rounds_left_is_the_result(rounds, monkeypatch):
+    monkeypatch.setattr("softswitch.flower.strategy.describe_failure", lambda result: "SQP failed")
+    result = run(FaultyGrid(make_app(), CLIENTS), AUTOMATIC, rounds=rounds).result
+    assert isinstance(result.method, ss.SQP)
+    assert len(result.history) == rounds
 
 
 def test_nonsmooth_functions_have_no_second_derivatives():

@@ -76,7 +76,8 @@ def solve(
         warm_start: Result of an earlier run to continue from: its last iterate, its optimizer and its average. Round
             numbers start at 0.
         privacy: Record-level differential privacy: clients release clipped sums with noise only. The cost is in
-            ``result.privacy``.
+            ``result.privacy``. The run is a simulation, because the noise is drawn from ``seed``; see
+            ``RecordPrivacy`` for secret noise.
 
     Returns:
         A ``Result``. Ctrl-C stops the run early and returns the result so far, with status "stopped".

@@ -100,75 +100,6 @@ class ClientPolicy:
         """
         return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1)
 
-    def _check_classes(self, client: Any, kind: str) -> None:
-        """Raise ``RefusalError`` if a class has too few rows, or none is declared."""
-        min_rows = self.min_class_rows
-        if min_rows <= 1 or hasattr(client, "privacy_report"):
-            return
-        class_rows: Any = getattr(client, "class_rows", None)
-        problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
-        refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
-        small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
-        refuse_unless(min(class_rows.values(), default=0) >= min_rows, f"it has a {small}")
-        if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
-            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
-            class_rows = client.held_out_class_rows
-            refuse_unless(class_rows is not None, f"{problem}: set held_out_classes")
-            refuse_unless(min(class_rows.values()) >= min_rows, f"it has a held-out {small}")
-
-    def _seed_batches(self, task: Task) -> Task:
-        """Return the task with the seed by which the client draws its batches."""
-        return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.secret_batches else task
-
-    def _admit(self, client: LocalOracle, kind: str) -> None:
-        """Raise ``RefusalError`` if a request must not be answered."""
-        for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
-            rows = int(getattr(client, attribute))
-            problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.min_rows}"
-            refuse_unless(rows >= self.min_rows or (not rows and attribute == "held_out_rows"), problem)
-        self._check_classes(client, kind)
-        min_rows, per_batch = self.min_class_rows, getattr(client, "class_rows_per_batch", None)
-        problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
-        is_enough = per_batch is None or per_batch >= min_rows
-        refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
-
-    def _check_second_order(self, client: Any) -> None:
-        refuse_unless(self.second_order, "it sends no second derivatives (client policy: second_order)")
-        refuse_unless(self.min_secure_clients is None, "it sends directions only with secure aggregation")
-        is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
-        refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
-        sizes = (getattr(client, "class_rows", None) or {"all rows": client.rows}).values()
-        minimum = self.min_second_order_rows
-        if minimum is None:
-            minimum = max(self.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
-        problem = f"it has a class of fewer than {minimum} rows, for which it sends no second derivatives"
-        refuse_unless(min(sizes) >= minimum, f"{problem} (client policy: min_second_order_rows)")
-
-    def _check_curvatures(self, curvatures: np.ndarray) -> None:
-        """Raise ``RefusalError`` if few rows make up the curvature of a function. The reason has no number of them."""
-        largest = curvatures.max(axis=0, initial=0.0)
-        shares = (curvatures / np.where(largest > 0, largest, 1.0))[:, largest != 0]
-        effective = shares.sum(axis=0) ** 2 / (shares**2).sum(axis=0)
-        problem = f"at these parameters fewer than {self.min_class_rows} rows make up its second derivatives"
-        refuse_unless((effective >= self.min_class_rows).all(), f"{problem} (client policy: min_class_rows)")
-
-    def _count(self, kind: str) -> None:
-        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached."""
-        name = COUNTERS[kind]
-        maximum = self.max_evaluations if name == "evaluations" else self.max_rounds
-        if maximum is None or self.counter_file is None:
-            return
-        file = Path(self.counter_file).expanduser()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_name(f".{file.name}.lock")):
-            try:
-                counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-                count = int(counts.get(name, 0))
-            except (ValueError, AttributeError, TypeError) as error:
-                raise RefusalError(f"its counter_file cannot be read: {file.name}") from error
-            refuse_unless(count < maximum, f"it has answered {count} {name}, and its policy allows {maximum}")
-            write_atomically(file, json.dumps(counts | {name: count + 1}).encode())
-
 
 def client_app(
     factory: Callable[[Context], LocalOracle],
@@ -189,7 +120,16 @@ def client_app(
             ``ClientPolicy()``, which requires ten rows of each class.
         signing_keys: The keys that sign the key exchange of secure aggregation. Default: the exchange is not signed.
     """
-    handlers = _Handlers(ClientPolicy() if policy is None else policy, signing_keys)
+    handlers = MessageHandlers(policy or ClientPolicy(), signing_keys)
+    by_kind: dict[str, Callable[[Any, Message, Context], dict[str, Any]]] = {
+        wire.REGISTER: handlers.register,
+        wire.REPORT: handlers.report,
+        wire.UPDATE: handlers.update,
+        wire.UNMASK: handlers.unmask,
+        wire.EVALUATE: handlers.evaluate,
+        wire.DERIVATIVES: handlers.differentiate,
+        wire.CERTIFY: handlers.certify,
+    }
 
     def get_client(context: Context) -> LocalOracle:
         key = (context.run_id, context.node_id)
@@ -208,8 +148,8 @@ def client_app(
         kind = message.metadata.message_type
         try:
             client = get_client(context)
-            handlers.policy._admit(client, kind)
-            records = getattr(handlers, kind.split(".")[1])(client, message, context)
+            handlers.check(client, kind)
+            records = by_kind[kind](client, message, context)
         except RefusalError as refusal:
             return wire.refuse(message, str(refusal))
         except codes.OutdatedParamsError as outdated:
@@ -222,25 +162,97 @@ def client_app(
         return wire.reply(message, **records)
 
     app = ClientApp()
-    for kind in (wire.REGISTER, wire.UNMASK, *COUNTERS):
+    for kind in by_kind:
         category, action = kind.split(".")
         getattr(app, category)(action)(handle)
     return app
 
 
 @dataclass(frozen=True)
-class _Handlers:
-    """The replies to the types of messages, as records by name."""
+class MessageHandlers:
+    """The replies of a client to messages, as records by name, and the checks by its policy."""
 
     policy: ClientPolicy
-    signing_keys: secure.SigningKeys | None
+    signing_keys: secure.SigningKeys | None = None
+
+    def check(self, client: LocalOracle, kind: str) -> None:
+        """Raise ``RefusalError`` if a client must not answer a message of this kind."""
+        for attribute in ("rows", "held_out_rows", "value_rows", "gradient_rows"):
+            rows = int(getattr(client, attribute))
+            problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.policy.min_rows}"
+            refuse_unless(rows >= self.policy.min_rows or (not rows and attribute == "held_out_rows"), problem)
+        self._check_classes(client, kind)
+        per_batch = getattr(client, "class_rows_per_batch", None)
+        min_rows = self.policy.min_class_rows
+        is_enough = per_batch is None or per_batch >= min_rows
+        problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
+        refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
+
+    def seed_batches(self, task: Task) -> Task:
+        """Return the task with the seed by which the client draws its batches."""
+        return task._replace(seed=secrets.randbits(SECRET_SEED_BITS)) if self.policy.secret_batches else task
+
+    def _check_classes(self, client: Any, kind: str) -> None:
+        """Raise ``RefusalError`` if a class has too few rows, or none is declared."""
+        min_rows = self.policy.min_class_rows
+        if min_rows <= 1 or hasattr(client, "privacy_report"):
+            return
+        class_rows: Any = getattr(client, "class_rows", None)
+        problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
+        refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
+        small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
+        refuse_unless(min(class_rows.values(), default=0) >= min_rows, f"it has a {small}")
+        if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
+            problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
+            class_rows = client.held_out_class_rows
+            refuse_unless(class_rows is not None, f"{problem}: set held_out_classes")
+            refuse_unless(min(class_rows.values()) >= min_rows, f"it has a held-out {small}")
+
+    def _check_second_order(self, client: Any) -> None:
+        """Raise ``RefusalError`` if a client must not send second derivatives."""
+        refuse_unless(self.policy.second_order, "it sends no second derivatives (client policy: second_order)")
+        refuse_unless(self.policy.min_secure_clients is None, "it sends directions only with secure aggregation")
+        is_able = getattr(client, "pieces", 0) > 0 and not hasattr(client, "privacy_report")
+        refuse_unless(is_able, "it cannot compute second derivatives, or is differentially private")
+        sizes = (getattr(client, "class_rows", None) or {"all rows": client.rows}).values()
+        minimum = self.policy.min_second_order_rows
+        if minimum is None:
+            minimum = max(self.policy.min_class_rows, 2 * sum(np.size(array) for array in client.start.values()))
+        problem = f"it has a class of fewer than {minimum} rows, for which it sends no second derivatives"
+        refuse_unless(min(sizes) >= minimum, f"{problem} (client policy: min_second_order_rows)")
+
+    def _check_curvatures(self, curvatures: np.ndarray) -> None:
+        """Raise ``RefusalError`` if few rows make up the curvature of a function. The reason has no number of them."""
+        largest = curvatures.max(axis=0, initial=0.0)
+        shares = (curvatures / np.where(largest > 0, largest, 1.0))[:, largest != 0]
+        effective = shares.sum(axis=0) ** 2 / (shares**2).sum(axis=0)
+        problem = f"at these parameters fewer than {self.policy.min_class_rows} rows make up its second derivatives"
+        refuse_unless((effective >= self.policy.min_class_rows).all(), f"{problem} (client policy: min_class_rows)")
+
+    def _count(self, kind: str) -> None:
+        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached."""
+        name = COUNTERS[kind]
+        maximum = self.policy.max_evaluations if name == "evaluations" else self.policy.max_rounds
+        if maximum is None or self.policy.counter_file is None:
+            return
+        file = Path(self.policy.counter_file).expanduser()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_name(f".{file.name}.lock")):
+            try:
+                counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+                count = int(counts.get(name, 0))
+            except (ValueError, AttributeError, TypeError) as error:
+                raise RefusalError(f"its counter_file cannot be read: {file.name}") from error
+            refuse_unless(count < maximum, f"it has answered {count} {name}, and its policy allows {maximum}")
+            write_atomically(file, json.dumps(counts | {name: count + 1}).encode())
 
     def register(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
+        """Return what the server must know about the client."""
         settings = message.content.get(wire.SETTINGS)
         mismatch = protocol_mismatch(settings if isinstance(settings, ConfigRecord) else {}, "server")
         refuse_unless(mismatch is None, str(mismatch))
         try:
-            self.policy._check_second_order(client)
+            self._check_second_order(client)
             second_order = True
         except RefusalError:
             second_order = False
@@ -251,8 +263,9 @@ class _Handlers:
         """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
         settings = wire.get_config(message.content, wire.SETTINGS)
         record, earlier = codes.read_params(message, context)
-        self.policy._count(wire.REPORT)  # after read_params: a request for whole parameters is not a report
-        params, task = wire.from_record(record), self.policy._seed_batches(_parse_task(settings))
+        self._count(wire.REPORT)  # after read_params: a request for whole parameters is not a report
+        params = wire.from_record(record)
+        task = self.seed_batches(_parse_task(settings))
         previous = None
         if wire.PREVIOUS in settings and getattr(client, "can_repeat_reports", False):
             previous = _find_previous(settings[wire.PREVIOUS], params, earlier, message, context)
@@ -271,8 +284,9 @@ class _Handlers:
 
     def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Compute a direction at the parameters of the report."""
-        content, policy = message.content, self.policy
-        is_allowed = policy.min_secure_clients is None or secure.TERMS in content
+        content = message.content
+        min_clients = self.policy.min_secure_clients
+        is_allowed = min_clients is None or secure.TERMS in content
         refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
         decision = wire.get_config(content, wire.DECISION)
         source = content if wire.PARAMS in content else context.state
@@ -280,44 +294,48 @@ class _Handlers:
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
             error = RefusalError if secure.TERMS in content else codes.OutdatedParamsError  # masks are lost too
             raise error("it lost the parameters of the round in a restart after its report")
-        policy._count(wire.UPDATE)  # after this: a request for whole parameters is not an update
+        self._count(wire.UPDATE)  # after this: a request for whole parameters is not an update
         task, wanted = _parse_task(settings), message.metadata.group_id
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
         context.state[wire.PARAMS], context.state[wire.SETTINGS] = params, settings
         loss = _parse_local_loss(decision, client.constraints)
-        direction = client.update(wire.from_record(params), policy._seed_batches(task), loss)
+        direction = client.update(wire.from_record(params), self.seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")
         if isinstance(clip_norm, float):
             direction = clip_direction(direction, clip_norm)
         if secure.TERMS in content:
-            terms, min_clients = secure.parse_terms(content[secure.TERMS]), policy.min_secure_clients or 0
+            terms = secure.parse_terms(content[secure.TERMS])
             direction = clip_direction(direction, terms.limit)
-            return secure.mask_direction(direction, terms, client.name, context, min_clients, self.signing_keys)
+            return secure.mask_direction(direction, terms, client.name, context, min_clients or 0, self.signing_keys)
         if codes.UP in settings:
             return {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
         return {wire.DIRECTION: wire.to_record(direction)}
 
     def unmask(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
+        """Return the masks to be removed from the sum of directions."""
         return {secure.UNMASKING: secure.unmask(message, context, self.policy.min_secure_clients or 0)}
 
-    def values(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        self.policy._count(wire.EVALUATE)
+    def evaluate(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
+        """Return f_i and g_i on all rows."""
+        self._count(wire.EVALUATE)
         return {wire.VALUES: wire.encode_values(client.evaluate(wire.from_record(message.content.get(wire.PARAMS))))}
 
-    def derivatives(self, client: Any, message: Message, context: Context) -> dict[str, Any]:
-        self.policy._check_second_order(client)
+    def differentiate(self, client: Any, message: Message, context: Context) -> dict[str, Any]:
+        """Return values, gradients and the weighted Hessian, if enough rows make it up."""
+        self._check_second_order(client)
         params = wire.from_record(message.content.get(wire.PARAMS))
         weights = np.array(wire.read_numbers(wire.get_config(message.content, wire.DECISION), "weights"))
         is_valid = weights.shape == (1 + client.pieces,) and np.isfinite(weights).all() and (weights >= 0).all()
         require(is_valid, f"its weights must be {1 + client.pieces} finite numbers >= 0")
-        self.policy._count(wire.DERIVATIVES)  # before the next line: a refusal reveals something about the rows
+        self._count(wire.DERIVATIVES)  # before the next line: a refusal reveals something about the rows
         if weights.any() and self.policy.min_class_rows > 1:
-            self.policy._check_curvatures(client.row_curvatures(params, weights))
+            self._check_curvatures(client.row_curvatures(params, weights))
         return wire.encode_derivatives(client.derivatives(params, weights), with_hessian=bool(weights.any()))
 
     def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        self.policy._count(wire.CERTIFY)
+        """Return confidence intervals from the held-out rows."""
+        self._count(wire.CERTIFY)
         settings = wire.get_config(message.content, wire.SETTINGS)
         params = wire.from_record(message.content.get(wire.PARAMS))
         refuse_unless(client.held_out_rows, "it has no held-out rows")

@@ -23,11 +23,12 @@ from softswitch.flower.compression import HeldParams, count_bytes, needs_params,
 from softswitch.flower.membership import confusable_key
 from softswitch.flower.roster import Roster
 from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureAggregator, SecureMean, parse_key
-from softswitch.flower.server_state import ServerState
+from softswitch.flower.server_state import Observed, ServerState
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.messages import Reports
 from softswitch.methods.parts import Round
 from softswitch.oracles.base import Evaluation
+from softswitch.oracles.evaluation import ClientSummary
 from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
@@ -261,6 +262,18 @@ class RemoteClients:
         return results, failures
 
 
+class RemoteTask(NamedTuple):
+    """The clients, the start w_0 and the maximum number of rounds of a run.
+
+    ``after_round`` is called with the number of rounds so far, the parameters, and the record of the round if any.
+    """
+
+    clients: RemoteClients
+    start: Params
+    rounds: int
+    after_round: Callable[..., None]
+
+
 def quote_first(names: Sequence[str]) -> str:
     """Return the first names in quotes, and the number of others."""
     return join_first([repr(name) for name in names])
@@ -280,7 +293,7 @@ class RoundExchange:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
         self._server, self._held, self._aggregator = server, held, aggregator
         self.participants = participants  # indices among all clients
-        self.replies = list[tuple[int, wire.Reply]]()  # all replies, or why there are none, with the client's index
+        self._replies: dict[str, dict[int, wire.Reply]] = {}  # by type of message and place
         self.outcomes = np.zeros(len(participants), np.int32)
         self.epsilon = np.full(len(participants), np.nan)  # spent privacy budgets
 
@@ -321,8 +334,7 @@ class RoundExchange:
         parse: Callable[[RecordDict], Any] = self._parse_direction
         if aggregator is not None:
             names = {place: self._roster.names[self.participants[place]] for place in updating}
-            reports = [reply for _, reply in self.replies]
-            terms = aggregator.begin_round(k, names, reports, np.asarray(decision.weights))
+            terms = aggregator.begin_round(k, names, self._replies[wire.REPORT], np.asarray(decision.weights))
             if terms is None:
                 return None
             parse = aggregator.read_update
@@ -338,17 +350,27 @@ class RoundExchange:
             k, usable, lambda contents: self._send(wire.UNMASK, contents, self._settings.report_timeout)
         )
 
-    def count_rows(self, reports: Reports) -> tuple[int, int]:
-        """Return the numbers of rows of the round's reports, some at two iterates, and of its gradients."""
+    def observe(self, reports: Reports, full: ClientSummary) -> Observed:
+        """Return what only a network has of the round; ``full`` has F and G over all clients, if evaluated."""
         costs = np.array([self._roster.cost(index) for index in self.participants], int).reshape(-1, 2)
         costs[~np.asarray(reports.mask)] = 0
         iterates = 1 if reports.earlier is None else 1 + ~np.isnan(np.asarray(reports.earlier[0]))
-        return int((iterates * costs[:, 0]).sum()), int(costs[:, 1].sum())
+        rows = int((iterates * costs[:, 0]).sum()), int(costs[:, 1].sum())
+        updates = [reply for reply in self._replies.get(wire.UPDATE, {}).values() if isinstance(reply, Message)]
+        up = sum(count_bytes(update.content.get(wire.DIRECTION)) for update in updates)
+        traffic = None if self._server.compression is None else (up, self._held.down)
+        return Observed(self.participants, self.outcomes, full, rows, traffic, self.epsilon)
 
-    def count_bytes(self) -> tuple[int, int]:
-        """Return the numbers of bytes of the directions and of the parameters that were sent."""
-        contents = [reply.content for _, reply in self.replies if isinstance(reply, Message)]
-        return sum(count_bytes(content.get(wire.DIRECTION)) for content in contents), self._held.down
+    def record_silence(self) -> None:
+        """Record at the roster which clients were silent in an exchange of this round, and which replied."""
+        silent, present = set[int](), set[int]()
+        for replies in self._replies.values():
+            for place, reply in replies.items():
+                if isinstance(reply, Message):
+                    present.add(self.participants[place])
+                elif reply.silent:
+                    silent.add(self.participants[place])
+        self._roster.finish_round(self._server.done, silent, present)
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, wire.Reply]:
         """Send a message to each of some participants, by place, and return their replies."""
@@ -387,7 +409,7 @@ class RoundExchange:
             places, with_params = lacking, True
             if not places:
                 break
-        self.replies += [(self.participants[place], reply) for place, reply in replies.items()]
+        self._replies[kind] = replies
         return replies
 
     def _read(

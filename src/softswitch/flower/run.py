@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 
 from softswitch.engine.auto_tuning import MIN_RESTART_ROUNDS, SMOOTHING, choose_first_restart
 from softswitch.engine.request import AUTOMATIC_AVERAGE, is_automatic
@@ -25,10 +25,9 @@ from softswitch.engine.restarts import MUCH_SMALLER, Answer, Restarts, candidate
 from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
-from softswitch.flower.messages import NoReply
-from softswitch.flower.remote import PrivacyReport, RemoteClients, RoundExchange, quote_first
+from softswitch.flower.remote import PrivacyReport, RemoteClients, RemoteTask, RoundExchange, quote_first
 from softswitch.flower.secure_aggregation import SecureAggregator
-from softswitch.flower.server_state import Observed, ServerState, keep_clients
+from softswitch.flower.server_state import ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
 from softswitch.methods.compression import Compression, check_compression
@@ -42,13 +41,14 @@ from softswitch.results.callbacks import Chunk, SwitchShare, run_callbacks
 from softswitch.results.checkpoints import Snapshot
 from softswitch.results.history import ClientOutcome, History, Record
 from softswitch.results.result import Result, build_result
-from softswitch.results.status import Restart, RunEnd
+from softswitch.results.status import Restart, RunEnd, StatusCode
 from softswitch.support.arrays import fingerprint, has_leaves
 from softswitch.support.text import join_first
 from softswitch.support.tracing import strip_addresses
 
 logger = logging.getLogger("softswitch.flower")
 CORRECTED = "corrected"  # the entry of a run's identity that marks a corrected memory
+EXCHANGES = "exchanges"  # the entry with the number of exchanges with SQP before the rounds
 FIRST_LOCAL = 1e-3  # the clients' step, relative to the server's, before the norm of a direction is known
 THRESHOLD_GAIN, STUCK, FREE = 0.7, 0.02, 0.98
 """The threshold moves by this share of the constraint's distance to the tolerance, if the share of feasible rounds was
@@ -56,61 +56,71 @@ between the last two."""
 
 
 class FlowerRun:
-    """One run, from the first contact with clients to its result.
+    """One run of rounds: ``begin``, rounds, and ``finish``. The constructor contacts no clients.
 
-    ``held`` tracks which parameters clients have. ``identity`` is what the run depends on, as text.
+    ``identity`` is what the run depends on, as text, with that of the clients. ``attempt`` is the result of an attempt
+    with ``SQP`` that this run continues. ``held`` tracks which parameters clients have.
     """
 
     def __init__(
-        self,
-        method: Method,
-        clients: RemoteClients,
-        params: Params,
-        rounds: int,
-        clients_identity: Mapping[str, str],
-        begin_at: Params | None = None,
+        self, method: Method, task: RemoteTask, clients_identity: Mapping[str, str], attempt: Result | None = None
     ) -> None:
-        self.requested, self.clients, self.roster, self.events = method, clients, clients.roster, clients.events
-        tunes, requested_memory = is_automatic([method]), clients.settings.memory
-        if requested_memory == "auto" and not tunes and method.robust is None:
-            requested_memory = None
+        clients, params, rounds = task.clients, task.start, task.rounds
+        self.requested = method
+        self.clients = clients
+        self.roster = clients.roster
+        self.events = clients.events
+        tunes = is_automatic([method])
         memory = self._choose_memory(clients.settings, tunes)
         self.settings = settings = replace(clients.settings, memory=memory)
         self._reports_twice = memory is not None and memory.corrected
         template = _template(method, params, rounds, jumps=clients.roster.has_surrogate) if tunes else method
-        self.server = ServerState(template, begin_at or params, clients.constraints, rounds, settings)
+        start = params if attempt is None or attempt.status.code is StatusCode.DIVERGED else attempt.last
+        self.server = ServerState(template, start, clients.constraints, rounds, settings)
         self.held = HeldParams(self.server.compression, reports_twice=self._reports_twice)
         self.restarts = RemoteRestarts(method, rounds, self.server, clients) if tunes else None
-        self._specs, self._aggregator = wire.array_specs(params), None
+        self._aggregator = None
         if settings.secure is not None and settings.clip_norm is not None:
-            self._aggregator = SecureAggregator(settings.secure, settings.clip_norm, self._specs, self.events)
-        self._share, self._stops = SwitchShare(), False
-        self._began = time.perf_counter()
-        domain = settings.domain if has_leaves(settings.domain) else None
-        numbers = method, domain, None if isinstance(requested_memory, str) else requested_memory
-        as_text = ("seed", "local_steps", "participation", "min_clients", "clip_norm")
-        self.identity = {
-            "method": strip_addresses(str(method)),
-            **{name: str(getattr(settings, name)) for name in as_text},
-            **{name: strip_addresses(repr(getattr(settings, name))) for name in ("domain", "pooled")},
-            "memory": str(requested_memory),
-            "constraints": str(clients.constraints),
-            "numbers": fingerprint(numbers),
-            "start": fingerprint(params),
-            "program": self.server.program(),
-            "jax": jax.__version__,
-            **({} if settings.secure is None else {"secure": str(settings.secure)}),
-            **({CORRECTED: "yes"} if self._reports_twice else {}),
-            **clients_identity,
-        }
+            specs = wire.array_specs(params)
+            self._aggregator = SecureAggregator(settings.secure, settings.clip_norm, specs, self.events)
+        self._share = SwitchShare()
+        self._stops = False
+        self._began = time.perf_counter() - (0.0 if attempt is None else attempt.seconds)
+        self.identity = {**self._server_identity(params, tunes), **clients_identity}
+
+    def begin(self) -> None:
+        """Resume from the latest checkpoint; without one, evaluate the start of an automatic run at all clients."""
         if not self._resume() and self.restarts is not None:
             self.restarts.start()
         if self.server.record is not None and self.server.record.clients is not None:
             recorded = self.server.record.clients
             assert recorded.outcomes is not None
             self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.restart_begin)
-        if unknown := clients.unknown_excluded:
+        if unknown := self.clients.unknown_excluded:
             logger.warning("exclude: no client is known by the name %s; check the spelling", quote_first(unknown))
+
+    def _server_identity(self, params: Params, tunes: bool) -> dict[str, str]:
+        """Return what the run depends on at the server, as text."""
+        method, settings = self.requested, self.settings
+        memory = self.clients.settings.memory
+        if memory == "auto" and not tunes and method.robust is None:
+            memory = None
+        domain = settings.domain if has_leaves(settings.domain) else None
+        numbers = method, domain, None if isinstance(memory, str) else memory
+        as_text = ("seed", "local_steps", "participation", "min_clients", "clip_norm")
+        return {
+            "method": strip_addresses(str(method)),
+            **{name: str(getattr(settings, name)) for name in as_text},
+            **{name: strip_addresses(repr(getattr(settings, name))) for name in ("domain", "pooled")},
+            "memory": str(memory),
+            "constraints": str(self.clients.constraints),
+            "numbers": fingerprint(numbers),
+            "start": fingerprint(params),
+            "program": self.server.program(),
+            "jax": jax.__version__,
+            **({} if settings.secure is None else {"secure": str(settings.secure)}),
+            **({CORRECTED: "yes"} if self._reports_twice else {}),
+        }
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
         """Return the memory of the settings; for "auto", one if the method is tuned or robust and needs it."""
@@ -190,16 +200,13 @@ class FlowerRun:
         reports = messages.collect_reports()
         played = server.decide(participants, reports)
         directions = None if played is None else messages.collect_directions(played)
-        silent = {index for index, reply in messages.replies if isinstance(reply, NoReply) and reply.silent}
-        roster.finish_round(k, silent, {index for index, reply in messages.replies if isinstance(reply, Message)})
-        traffic = None if server.compression is None else messages.count_bytes()
+        messages.record_silence()
+        record = server.apply(played, directions or {}, messages.observe(reports, full))
         outcomes = messages.outcomes
-        observed = Observed(participants, outcomes, full, messages.count_rows(reports), traffic, messages.epsilon)
-        record = server.apply(played, directions or {}, observed)
         self.held.end_round(k, participants, outcomes, server.change, server.state.params)
         if server.void_in_a_row:
-            logger.warning("round %d is void: %s", k, _describe(outcomes))
-            self.events.record("void round", _describe(outcomes))
+            logger.warning("round %d is void: %s", k, _count_outcomes(outcomes))
+            self.events.record("void round", _count_outcomes(outcomes))
         return record
 
     def after_round(self, record: Record) -> None:
@@ -303,7 +310,7 @@ def _summarize(method: Method, values: Evaluation) -> ClientSummary:
     return summarize(method, *(jnp.asarray(np.where(np.isnan(part), -np.inf, part)) for part in both))
 
 
-def _describe(outcomes: np.ndarray) -> str:
+def _count_outcomes(outcomes: np.ndarray) -> str:
     values, counts = np.unique(outcomes, return_counts=True)
     parts = [f"{count} {ClientOutcome(int(value)).label}" for value, count in zip(values, counts, strict=True)]
     return ", ".join(parts) or "no client is connected"

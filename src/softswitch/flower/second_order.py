@@ -16,14 +16,14 @@ from softswitch.engine.request import RunOptions
 from softswitch.engine.second_order import solve_second_order
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import from_vector
-from softswitch.flower.remote import RemoteClients, quote_first
+from softswitch.flower.remote import RemoteClients, RemoteTask, quote_first
 from softswitch.flower.roster import Roster
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.automatic import OpenMethod
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP, Derivatives, Query
 from softswitch.oracles.base import Evaluation
-from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError
+from softswitch.oracles.derivatives import MAX_PARAMETERS, DerivativeOracle, UnavailableError, mean_rounding
 from softswitch.oracles.options import Logging, Output
 from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, count_parameters, to_vector
@@ -80,8 +80,7 @@ class RemoteDerivatives(DerivativeOracle):
         self._pieces = met[0].pieces
         self.has_gaps = self._pieces == 2 * clients.constraints
         self.is_exact = all(client.is_exact for client in met)
-        eps = np.finfo(float if self.is_exact else np.float32).eps
-        self.rounding = float(eps) * (4 + float(np.sqrt(max(client.rows for client in met))) / 4)
+        self.rounding = mean_rounding(np.array([client.rows for client in met]), is_exact=self.is_exact)
         self._set_clients()
 
     def _set_clients(self) -> None:
@@ -175,31 +174,26 @@ class RemoteDerivatives(DerivativeOracle):
 
 
 def run_second_order(
-    method: SQP,
-    clients: RemoteClients,
-    start: Params,
-    rounds: int,
-    checkpoints: Checkpoints | None,
-    identity: Mapping[str, str],
-    after_round: Callable[..., None],
+    method: SQP, task: RemoteTask, checkpoints: Checkpoints | None, identity: Mapping[str, str]
 ) -> Result:
     """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
 
-    ``after_round`` is called before the callbacks of the settings, with the number of exchanges, the parameters and the
-    record. ``identity`` is what the run depends on at the clients.
+    The task's ``after_round`` is called before the callbacks of the settings. ``identity`` is what the run depends on
+    at the clients.
     """
-    settings, events = clients.settings, clients.events
+    clients, settings, events = task.clients, task.clients.settings, task.clients.events
+    task.after_round(0, task.start)
     if checkpoints is not None:
         clients.resume(checkpoints.saved_names())
     events.round = 0
 
     def count(chunk: Chunk) -> None:
         events.round = chunk.round
-        after_round(chunk.round, chunk.state.params, chunk.history)
+        task.after_round(chunk.round, chunk.state.params, chunk.history)
 
-    oracle = RemoteDerivatives(clients, start, {"min_clients": str(settings.min_clients), **identity})
+    oracle = RemoteDerivatives(clients, task.start, {"min_clients": str(settings.min_clients), **identity})
     options = RunOptions(
-        rounds=rounds,
+        rounds=task.rounds,
         seed=settings.seed,
         output=Output(lower_bound=settings.lower_bound),
         logging=Logging(callbacks=(count, *settings.callbacks), progress=False, record_clients=True),

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -424,15 +424,18 @@ class SecureAggregator:
         self._places: list[int] = []
 
     def begin_round(
-        self, k: int, names: Mapping[int, str], replies: Sequence[Any], weights: np.ndarray
+        self, k: int, names: Mapping[int, str], reports: Mapping[int, Any], weights: np.ndarray
     ) -> AggregationTerms | None:
-        """Return the terms of a round for the clients in ``names``, by place; None if too few hide each other."""
+        """Return the terms of a round for the clients in ``names``, by place; None if too few hide each other.
+
+        ``reports`` are the clients' messages with the public keys, by place.
+        """
         self._places = list(names)
         used = [float(weights[place]) for place in self._places]
         if len(used) < 2 or not _has_enough_clients(used, self._secure.min_clients):
             self._log_void(k, f"the effective number of clients would be {effective_clients(used):.2f}")
             return None
-        keys, signatures = zip(*(parse_key(replies[place].content) for place in self._places), strict=True)
+        keys, signatures = zip(*(parse_key(reports[place].content) for place in self._places), strict=True)
         signed = list(signatures) if all(signatures) else []
         threshold = self._secure._required_shares(len(used), signed=bool(signed))
         self._terms = AggregationTerms(k, list(names.values()), list(keys), used, threshold, self._clip_norm, signed)

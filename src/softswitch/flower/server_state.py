@@ -280,38 +280,46 @@ class ServerState:
 
     def _void_record(self, observed: Observed) -> Record:
         reports = self.no_reports(len(observed.clients))
-        nothing: Any = np.asarray(-np.inf, self.dtype)
+        no_value: Any = np.asarray(-np.inf, self.dtype)
+        no_client: Any = np.int32(-1)
         indices: Any = np.asarray(observed.clients, np.int32)
-        recorded = ClientHistory(indices, reports.objective, reports.constraint, {})
-        false, zero, none = (cast(Any, value) for value in (np.asarray(False), np.int32(0), np.int32(-1)))
-        record = Record(nothing, nothing, nothing, false, none, observed.full, None, zero, None, recorded)
+        record = Record(
+            objective=no_value,
+            constraint=no_value,
+            criterion=no_value,
+            feasible=cast(Any, np.asarray(False)),
+            worst_client=no_client,
+            full=observed.full,
+            held_out=None,
+            absent=cast(Any, np.int32(0)),
+            rows=None,
+            clients=ClientHistory(indices, reports.objective, reports.constraint, metrics={}),
+        )
         if (memory := self.state.parts.get("memory")) is not None:
-            at = np.asarray(memory.reported_at)
-            oldest = self.done - at[at >= 0].min(initial=self.done)
-            unheard, oldest = (cast(Any, np.int32(count)) for count in ((at == -1).sum(), oldest))
-            record = record._replace(unheard=unheard, oldest=oldest)
+            reported_at = np.asarray(memory.reported_at)
+            oldest = self.done - reported_at[reported_at >= 0].min(initial=self.done)
+            unheard = (reported_at == -1).sum()
+            record = record._replace(unheard=cast(Any, np.int32(unheard)), oldest=cast(Any, np.int32(oldest)))
         return self._complete(record, np.asarray(reports.mask), observed)
 
     def _complete(self, record: Record, mask: np.ndarray, observed: Observed) -> Record:
         """Return a record of length 1 with what only a network has: missing reports, outcomes, and costs."""
         assert record.clients is not None
-        clients, objective, constraint = (np.asarray(part) for part in record.clients[:3])
-        per_client: tuple[Any, ...] = (
-            clients,
-            np.where(mask, objective, np.nan).astype(self.dtype),
-            np.where(mask[:, None], constraint, np.nan).astype(self.dtype),
-            {},
-            observed.outcomes.astype(np.int32),
-            observed.epsilon,
+        clients = ClientHistory(
+            clients=np.asarray(record.clients.clients),
+            objective=np.where(mask, record.clients.objective, np.nan).astype(self.dtype),
+            constraint=np.where(mask[:, None], record.clients.constraint, np.nan).astype(self.dtype),
+            metrics={},
+            outcomes=observed.outcomes.astype(np.int32),
+            epsilon=observed.epsilon,
         )
-        changes: dict[str, Any] = {
-            "full": ClientSummary(*(np.asarray(part, np.float32) for part in record.full)),  # type: ignore[arg-type]
-            "rows": np.asarray(observed.rows, np.int64),
-            "clients": ClientHistory(*per_client),
-        }
+        full: Any = [np.asarray(part, np.float32) for part in record.full]
+        rows: Any = np.asarray(observed.rows, np.int64)
+        record = record._replace(full=ClientSummary(*full), rows=rows, clients=clients)
         if observed.traffic is not None:
-            changes["traffic"] = np.array([split_byte_counts(np.int64(part)) for part in observed.traffic], np.int64)
-        of_round: Record = jax.tree.map(lambda part: np.asarray(part)[None], record._replace(**changes))
+            traffic: Any = np.array([split_byte_counts(np.int64(part)) for part in observed.traffic], np.int64)
+            record = record._replace(traffic=traffic)
+        of_round: Record = jax.tree.map(lambda part: np.asarray(part)[None], record)
         return of_round
 
 

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
@@ -23,9 +23,9 @@ from softswitch.engine.second_order import describe_failure
 from softswitch.flower import messages as wire
 from softswitch.flower.jax_client import initial_arrays
 from softswitch.flower.membership import confusable_key, find_keys
-from softswitch.flower.remote import RemoteClients
+from softswitch.flower.remote import RemoteClients, RemoteTask
 from softswitch.flower.roster import Roster
-from softswitch.flower.run import FlowerRun, check_run, parse_start
+from softswitch.flower.run import EXCHANGES, FlowerRun, check_run, parse_start
 from softswitch.flower.second_order import FOLDER, find_obstacle, run_second_order
 from softswitch.flower.settings import StrategySettings, with_changes
 from softswitch.methods import robust
@@ -38,19 +38,13 @@ from softswitch.problem.parameters import Params
 from softswitch.results import folder as folders
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS, EventLog
+from softswitch.results.history import Record
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 from softswitch.support.files import write_atomically, write_json
 
 logger = logging.getLogger("softswitch.flower")
-
-
-class _Task(NamedTuple):
-    clients: RemoteClients
-    params: Params  # w_0
-    rounds: int
-    after_round: Callable[..., None]  # called with the number of rounds, the parameters, and a record if there is one
 
 
 class SwitchingStrategy(Strategy):
@@ -105,11 +99,20 @@ class SwitchingStrategy(Strategy):
         Args:
             grid: Flower's grid.
             initial_arrays: The first parameters w_0.
-            num_rounds: Number of rounds K; with ``SQP`` the maximum number of exchanges.
-            timeout: Timeout of both exchanges, in seconds. Default: those of the settings.
+            num_rounds: Maximum number of rounds K. Exchanges with ``SQP`` count as rounds.
+            timeout: Timeout in seconds of each of a round's two exchanges, reports and updates. Default: those of the
+                settings.
             train_config: Must be empty: settings are arguments of the strategy.
             evaluate_config: Must be empty.
             evaluate_fn: Called with the number of rounds so far and the arrays, before the first round and after each.
+
+        Returns:
+            The arrays of the answer and the metrics of each round, in Flower's form. ``self.result`` has the rest.
+
+        Raises:
+            TimeoutError: No client connected within the setting ``wait``.
+            UnavailableError: The method is ``SQP``, and a client sends no second derivatives.
+            ValueError: An argument is invalid, or the checkpoint is of another run.
         """
         rounds = checks.check_integer("num_rounds", num_rounds, minimum=1)
         for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
@@ -144,9 +147,9 @@ class SwitchingStrategy(Strategy):
             if metrics is not None:
                 flower_result.evaluate_metrics_serverapp[done] = metrics
 
-        task = _Task(self.clients, params, rounds, after_round)
+        task = RemoteTask(self.clients, params, rounds, after_round)
         if isinstance(self.method, SQP):
-            self.result = self._run_second_order(task, self.method, settings.checkpoints)
+            self.result = run_second_order(self.method, task, settings.checkpoints, self.clients_identity)
         elif is_automatic([self.method]):
             self.result = self._run_automatic(task, obstacle)
         else:
@@ -154,45 +157,59 @@ class SwitchingStrategy(Strategy):
         flower_result.arrays = wire.to_record(self.result.params)
         return flower_result
 
-    def _run_automatic(self, task: _Task, obstacle: str) -> Result:
-        """Run ``SQP`` in place of automatic settings if it is possible, and else the rounds of the method."""
-        clients, checkpoints, begin_at = task.clients, task.clients.settings.checkpoints, None
-        obstacle = obstacle or find_obstacle(self.method, clients.settings, task.params, clients.roster)
+    def _run_automatic(self, task: RemoteTask, obstacle: str) -> Result:
+        """Run ``SQP`` if it is possible; otherwise, and if it fails, run the rounds of the method that are left."""
+        clients, checkpoints = task.clients, task.clients.settings.checkpoints
+        attempt: Result | None = None
+        exchanges = 0
+        obstacle = obstacle or find_obstacle(self.method, clients.settings, task.start, clients.roster)
         if checkpoints is not None and checkpoints.saved_identity("method") is not None:
             obstacle = obstacle or "the run has gone on with it before"
+            exchanges = int(checkpoints.saved_identity(EXCHANGES) or 0)
+            if exchanges >= task.rounds:
+                minimum = f"more than {exchanges}, the number of exchanges with SQP before the checkpoint"
+                raise ValueError(f"num_rounds must be {minimum}, but is {task.rounds}")
         if not obstacle:
             if checkpoints is not None:
                 checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
-                result = self._run_second_order(task, SQP(tolerance=self.method.tolerance), checkpoints)
-                obstacle = describe_failure(result) or ""
-                begin_at = result.last if result.status.code is not StatusCode.DIVERGED else None
+                method = SQP(tolerance=self.method.tolerance)
+                attempt = run_second_order(method, task, checkpoints, self.clients_identity)
             except UnavailableError as error:
                 obstacle = str(error)
-            if not obstacle:
-                why = "all clients allow second derivatives, and the model is small"
-                return replace(result, auto_settings={"method": f"SQP, because {why}"})
+            else:
+                exchanges = len(attempt.history)
+                failure = describe_failure(attempt)
+                if failure is None or exchanges >= task.rounds:
+                    why = "all clients allow second derivatives, and the model is small"
+                    return replace(attempt, auto_settings={"method": f"SQP, because {why}"})
+                obstacle = failure
             logger.warning("continuing with a first-order method: %s", obstacle)
             clients.events.record("first order", obstacle)
-        result = self._run_rounds(task, begin_at)
+        result = self._run_rounds(task, exchanges, attempt)
         return replace(result, auto_settings={"method": f"first order, because {obstacle}"} | result.auto_settings)
 
-    def _run_second_order(self, task: _Task, method: SQP, checkpoints: Checkpoints | None) -> Result:
-        clients, params, rounds, after_round = task
-        after_round(0, params)
-        return run_second_order(method, clients, params, rounds, checkpoints, self.clients_identity, after_round)
+    def _run_rounds(self, task: RemoteTask, exchanges: int = 0, attempt: Result | None = None) -> Result:
+        """Run the first-order rounds that are left after some exchanges with ``SQP``.
 
-    def _run_rounds(self, task: _Task, begin_at: Params | None = None) -> Result:
-        clients, params, rounds, after_round = task
-        checkpoints, method = clients.settings.checkpoints, to_first_order(self.method)
+        ``attempt`` is their result. It is None if there were none, or if they were before the checkpoint.
+        """
+        checkpoints = task.clients.settings.checkpoints
+        method = to_first_order(self.method)
+        identity = self.clients_identity | ({EXCHANGES: str(exchanges)} if exchanges else {})
         with nullcontext() if checkpoints is None else checkpoints.lock():
-            run = self._run = FlowerRun(method, clients, params, rounds, self.clients_identity, begin_at)
+            run = self._run = FlowerRun(method, task._replace(rounds=task.rounds - exchanges), identity, attempt)
+
+            def after_round(record: Record | None = None) -> None:
+                task.after_round(exchanges + run.server.done, run.server.state.params, record)
+
+            run.begin()
             try:
-                after_round(run.server.done, run.server.state.params)
+                after_round()
                 while not run.is_over:
                     record = run.play_round()
                     run.after_round(record)
-                    after_round(run.server.done, run.server.state.params, record)
+                    after_round(record)
             except KeyboardInterrupt:
                 if not run.server.done:
                     raise

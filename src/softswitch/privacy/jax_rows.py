@@ -54,7 +54,10 @@ def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, 
 
 
 def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Array:
-    """Return the sum over the counted rows of the vectors (f, g), each clipped to norm ``clip``; −∞ and NaN are 0."""
+    """Return the sum over the counted rows of the vectors (f, g), each clipped to norm ``clip``.
+
+    Before clipping, −∞ and NaN count as 0, and +∞ as the largest finite number.
+    """
     return jnp.where(counted[:, None], clip_values(evaluate_rows(losses, params, batch), clip), 0).sum(axis=0)
 
 

@@ -17,6 +17,10 @@ class RecordPrivacy:
 
     Numbers of rows are public: each client's total, and that of each class or group.
 
+    Runs of ``solve`` are simulations: they draw noise and rows from ``seed``, 0 by default, which the result contains.
+    Anyone with the seed can subtract the noise. ``PrivateClient`` over Flower and ``softswitch train`` keep the noise
+    secret: they draw it with the operating system's entropy.
+
     Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. Needs
     ``pip install 'softswitch[privacy]'``.
 
