@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,19 +63,28 @@ def predict(
     A model that is not certified is refused without --uncertified. A warning is printed if the model is no better than
     a constant prediction, or not certified at every client.
     """
-    from softswitch.results.folder import resolve_run
+    from softswitch.results.folder import CONFIG, resolve_run
     from softswitch.tables.model import load
-    from softswitch.tables.table import check_file, read_table, write_table
+    from softswitch.tables.settings import read_config
+    from softswitch.tables.table import check_file, fitting_format, read_table, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
     for warning in certification_warnings(model.run):
         say(f"Warning: {warning}", style="yellow", error=True)
-    table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
+    trained = read_config(model.run.folder / CONFIG).data
+    columns = [column.name for column in model.file.encoding.columns]
+    form = fitting_format(
+        data, columns, encoding=trained.encoding, separator=trained.separator, decimal=trained.decimal
+    )
+    if form is not None:
+        say(f"{data}: {form}")
+    options = {} if form is None else asdict(form)
+    table = read_table(data, empty=trained.empty, **options)
     _, ending = check_file(data)
     file = out or data.with_name(data.name[: data.name.lower().rindex(ending)] + "-predicted.csv")
     if file.exists():
         raise ValueError(f"{file} already exists; use another --out")
-    write_table(read_table(data, as_text=True).assign(**model.columns(table)), file)
+    write_table(read_table(data, as_text=True, **options).assign(**model.columns(table)), file)
     say(f"Predicted {len(table):,} rows → {file}")
 
 

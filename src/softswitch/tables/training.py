@@ -140,13 +140,13 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> TrainedRun:
-    """Resume an interrupted run with the same result as without the interruption, or extend a run.
+    """Resume an interrupted run with the same result as without the interruption, or extend a run in rounds.
 
     Args:
         folder: The run folder.
         rounds: Maximum number of rounds in total. Default: as in the settings. An auto-tuned run keeps its choices and
-            adds restarts.
-        seconds: Time limit in seconds, in total. Default: as in the settings.
+            adds restarts. Not accepted if the model is a score with a threshold.
+        seconds: Time limit in seconds, in total. Default: as in the settings. Not accepted for a score either.
         callbacks: Functions that are called after each chunk of rounds, as for ``solve``. Default: none.
         progress: Whether to show a progress bar. Default: on a terminal only.
     """
@@ -155,6 +155,9 @@ def resume(
         raise ValueError(f"{run.folder} was not created by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
     extended = config.run
+    if uses_score(config) and (rounds is not None or seconds is not None):
+        problem = "its model is a score with a threshold, which is not trained in rounds"
+        raise ValueError(f"{run.folder} cannot be extended by rounds or seconds: {problem}")
     if rounds is not None:
         checks.check_integer("rounds", rounds, minimum=replace_auto(extended.rounds, 1))
         extended = replace(extended, rounds=rounds)
