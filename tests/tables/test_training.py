@@ -529,7 +529,7 @@ def test_score_run_is_not_extended(home, tmp_path):
 
 def test_time_limit_of_a_score_is_rejected(home, tmp_path):
     sections = settings(home, task={"kind": "miss-rate", "bound": 0.2}, run={"seconds": 60})
-    with pytest.raises(ValueError, match="run.seconds"):
+    with pytest.raises(ValueError, match=r"run\.seconds"):
         training.train(write_settings(tmp_path / "t.toml", sections))
     assert not (tmp_path / "runs").exists()
 
