@@ -37,7 +37,7 @@ OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run 
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that ValueError, OSError and EOFError are printed without a traceback, with exit code 2."""
+    """Wrap a command so that errors of input, files and missing packages are printed in one line, with exit code 2."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> None:
@@ -45,7 +45,7 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **options)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, OSError, EOFError, ImportError) as error:
             typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {show_control_characters(str(error))}", err=True)
             raise typer.Exit(ExitCode.BAD_INPUT) from error
 

@@ -225,7 +225,10 @@ class Certificate:
         names = ("approximate", "approximate_objective", "worst_objective", "worst_constraint")
         texts = {"verdict": str(self.verdict), "outcome": str(judge_certificate(self))}
         derived = {"message": describe_certification(self), **{name: getattr(self, name) for name in names}}
-        return dict(replace_non_finite(texts | derived | asdict(self)))
+        known = asdict(self)
+        for client in known["clients"]:
+            client["client"] = str(client["client"])
+        return dict(replace_non_finite(texts | derived | known))
 
     def table(self) -> Table:
         """Return a rich table: violating clients first, then undecided. With more than 50, it has the worst 20."""

@@ -79,7 +79,7 @@ class RunVerdict(NamedTuple):
 def summarise_clients(run: Run) -> list[ClientResult]:
     """Return the outcome of every client in the order of clients.csv; without a certificate, by the training rows."""
     table, is_nonnegative = run.clients, read_description(run.about).is_nonnegative
-    certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
+    certified = {client["client"]: client for client in (run.certificate or {}).get("clients", [])}
     largest = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
 
     def summarise(name: str, constraint: float) -> ClientResult:
