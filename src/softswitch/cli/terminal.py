@@ -11,6 +11,7 @@ from typing import Any
 import click
 import typer
 
+from softswitch.results.certificate import Outcome
 from softswitch.support.console import show_control_characters
 
 
@@ -27,12 +28,12 @@ class ExitCode(IntEnum):
 
 
 OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run has the code of its status
-    "certified": ExitCode.OK,
-    "partly certified": ExitCode.PARTLY,
-    "no better than a constant": ExitCode.CONSTANT,
-    "too few rows": ExitCode.NOT_CERTIFIED,
-    "likely violates": ExitCode.VIOLATES,
-    "incomplete": ExitCode.INFEASIBLE,
+    Outcome.CERTIFIED: ExitCode.OK,
+    Outcome.PARTLY: ExitCode.PARTLY,
+    Outcome.CONSTANT: ExitCode.CONSTANT,
+    Outcome.TOO_FEW_ROWS: ExitCode.NOT_CERTIFIED,
+    Outcome.VIOLATES: ExitCode.VIOLATES,
+    Outcome.INCOMPLETE: ExitCode.INFEASIBLE,
 }
 
 

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.terminal import OUTCOME_CODES, ExitCode
+from softswitch.results.certificate import Outcome, warn_about_reuse
 from softswitch.support.console import SafeConsole, say
 
 if TYPE_CHECKING:
@@ -97,7 +98,6 @@ def frontier(
     Models are tested in a fixed order, the most promising first, until one fails, so all certificates hold jointly.
     Each model has a run folder, for softswitch predict. The exit code is 3 if no bound is certified.
     """
-    from softswitch.results.certificate import warn_about_reuse
     from softswitch.tables.frontier import bound_folder, train_frontier
 
     folder, curve, earlier = train_frontier(settings, bound or (), say=say)
@@ -145,9 +145,9 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
 def print_outcome(trained: TrainedRun) -> None:
     """Print verdict, certificate and diagnostics of a run and what to do next; exit with its ``ExitCode``."""
     from softswitch.results.baseline import Usefulness
-    from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import open_run
     from softswitch.results.report.clients import judge_run
+    from softswitch.results.status import StatusCode
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
     verdict = judge_run(run)
@@ -165,7 +165,7 @@ def print_outcome(trained: TrainedRun) -> None:
     if aim is not None and "model" in aim:
         say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)
     say(f"Run: {trained.folder}")
-    if result.status.code == "stopped":
+    if result.status.code is StatusCode.STOPPED:
         say(f"To continue: softswitch resume {trained.folder}")
         if result.privacy is not None:
             say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
@@ -183,5 +183,5 @@ def print_outcome(trained: TrainedRun) -> None:
 def certification_warnings(run: Run) -> list[str]:
     """Return the verdict on a model that is certified, but not at every client or no better than a constant."""
     certification = run.about.get("certification") or {}
-    is_limited = certification.get("outcome") in ("partly certified", "no better than a constant")
+    is_limited = certification.get("outcome") in (Outcome.PARTLY, Outcome.CONSTANT)
     return [certification["message"]] if is_limited else []
