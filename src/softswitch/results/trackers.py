@@ -155,8 +155,8 @@ class MLflowTracker(Tracker):
         """End the MLflow run as finished."""
         self._client.set_terminated(self.run_id)
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._client.set_terminated(self.run_id, None if kind is None else "FAILED")
+    def __exit__(self, *error: object) -> None:
+        self._client.set_terminated(self.run_id, "FAILED" if any(error) else None)
 
 
 class PrometheusTracker(Tracker):
