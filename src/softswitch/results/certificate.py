@@ -57,7 +57,10 @@ class Outcome(StrEnum):
 
     @property
     def is_certified(self) -> bool:
-        """Whether the model is certified at every client with enough rows."""
+        """Whether every client with enough rows is certified, and there is at least one.
+
+        Clients with too few rows do not count.
+        """
         return self in (Outcome.CERTIFIED, Outcome.PARTLY, Outcome.CONSTANT)
 
 

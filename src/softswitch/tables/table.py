@@ -11,7 +11,7 @@ import lzma
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,24 +65,22 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     return path, ending
 
 
-def text_format(file: str | Path) -> TextFormat | None:
-    """Return the detected format of a text file; None for Parquet and Excel files."""
-    path, ending = check_file(file)
-    return detect_format(path) if ending in TEXT else None
-
-
-def fitting_format(
-    file: str | Path, columns: Iterable[str], *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto"
+def text_format(
+    file: str | Path,
+    columns: Collection[str] = (),
+    encoding: str = "auto",
+    separator: str = "auto",
+    decimal: str = "auto",
 ) -> TextFormat | None:
-    """Return the format of a further text file, given the format of the first; None for Parquet and Excel files.
+    """Return the format of a text file, detected or as another file with these ``columns`` has it; None for others.
 
-    The given separator and decimal sign are used if the header then has all ``columns``; otherwise they are detected.
-    A file that is valid UTF-8 or has a byte order mark is read as such. Any other has the given encoding if it decodes.
+    A given separator and decimal sign are used if the header then has all ``columns``; otherwise they are detected. A
+    file that is valid UTF-8 or has a byte order mark is read as such. Any other has a given encoding if it decodes.
     """
     path, ending = check_file(file)
     if ending not in TEXT:
         return None
-    for known in ("auto", encoding):
+    for known in ("auto", encoding) if columns else ():
         with suppress(ValueError):
             form = detect_format(path, encoding=known, separator=separator, decimal=decimal, likely_encoding=encoding)
             rows = first_rows(path, form.encoding, form.separator)
@@ -238,12 +236,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def detect_format(
-    path: Path,
-    *,
-    encoding: str = "auto",
-    separator: str = "auto",
-    decimal: str = "auto",
-    likely_encoding: str = "auto",
+    path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto", likely_encoding: str = "auto"
 ) -> TextFormat:
     """Return the format of a text file. Arguments that are "auto" are detected, others are used.
 
