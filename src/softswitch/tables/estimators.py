@@ -152,8 +152,8 @@ class FederatedEstimator(BaseEstimator):
         else:
             result = self._train_in_rounds(problem, select, (learn, choose, keep), label, seed)
             constants = partial(label.constant, problem.start)
-            options: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": built.cost}
-            result = add_baselines(result, problem, select(learn), **options)
+            train = select(learn)
+            result = add_baselines(result, problem, train, constants=constants, unconstrained=False, cost=built.cost)
             if keep.any() and self.certificate_ is None:
                 self.certificate_ = certify(result, problem, select(keep), self.confidence)
         self.certified_ = is_certified(self.certificate_) if self.validation else None
@@ -364,8 +364,8 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         """
         checks.check_choice("kind", self.kind, kind_names(NUMBER))
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
-        options: dict[str, Any] = {"loss": self.loss, "quantile": self.quantile, "limits": self.label_range}
-        self._train(X, np.asarray(y, dtype=float), clients, {}, **options)
+        numbers = np.asarray(y, dtype=float)
+        self._train(X, numbers, clients, {}, self.label_range, loss=self.loss, quantile=self.quantile)
         return self
 
     def predict(self, X: Features) -> np.ndarray:  # noqa: N803

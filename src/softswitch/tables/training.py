@@ -198,9 +198,11 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
 def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
-    privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
-    about, usefulness = about | describe_task(config, table.label), None
+    privacy = training_privacy(config)
+    saved = folder / CHECKPOINTS
+    about = about | describe_task(config, table.label)
     columns: dict[str, list[float]] = {}
+    scored = usefulness = None
     if privacy is not None:
         trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
     elif uses_score(config):
@@ -235,8 +237,8 @@ def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: S
     file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
     if scored is not None:
         scored.score.save(folder)
-        shared: dict[str, Any] = {"threshold": scored.threshold, "has_score": True}
-        file = replace(file, client=config.data.client, clients=tuple(map(str, scored.clients)), **shared)
+        clients = tuple(map(str, scored.clients))
+        file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold, has_score=True)
     write_json(folder / ENCODING, asdict(file))
 
 
@@ -264,8 +266,7 @@ def shift_options(config: Config) -> dict[str, Any]:
 
 def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
     """Return the table with the outputs of a score as features, and the validation rows as training rows."""
-    parts: dict[str, Any] = {"train": scored.learning, "validation": None, "held_out": scored.calibration}
-    return replace(table, problem=scored.problem, **parts)
+    return replace(table, problem=scored.problem, train=scored.learning, validation=None, held_out=scored.calibration)
 
 
 def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> Certified:
