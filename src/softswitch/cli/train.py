@@ -67,14 +67,14 @@ def predict(
     from softswitch.results.folder import CONFIG, resolve_run
     from softswitch.tables.model import load
     from softswitch.tables.settings import read_config
-    from softswitch.tables.table import check_file, read_table, text_format, write_table
+    from softswitch.tables.table import TextFormat, check_file, read_table, text_format, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
     for warning in certification_warnings(model.run):
         say(f"Warning: {warning}", style="yellow", error=True)
     trained = read_config(model.run.folder / CONFIG).data
     columns = [column.name for column in model.file.encoding.columns]
-    form = text_format(data, columns, trained.encoding, trained.separator, trained.decimal)
+    form = text_format(data, TextFormat(trained.encoding, trained.separator, trained.decimal), columns)
     if form is not None:
         say(f"{data}: {form}")
     options = {} if form is None else asdict(form)

@@ -65,28 +65,25 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     return path, ending
 
 
-def text_format(
-    file: str | Path,
-    columns: Collection[str] = (),
-    encoding: str = "auto",
-    separator: str = "auto",
-    decimal: str = "auto",
-) -> TextFormat | None:
-    """Return the format of a text file, detected or as another file with these ``columns`` has it; None for others.
+def text_format(file: str | Path, like: TextFormat | None = None, columns: Collection[str] = ()) -> TextFormat | None:
+    """Return the format of a text file: detected, or that of an earlier file, ``like``. None for other files.
 
-    A given separator and decimal sign are used if the header then has all ``columns``; otherwise they are detected. A
-    file that is valid UTF-8 or has a byte order mark is read as such. Any other has a given encoding if it decodes.
+    Separator and decimal sign are those of ``like`` if the header then has all ``columns``; otherwise they are
+    detected. A file that is valid UTF-8 or has a byte order mark is read as such; another as ``like`` if it decodes.
     """
     path, ending = check_file(file)
     if ending not in TEXT:
         return None
-    for known in ("auto", encoding) if columns else ():
+    if like is None:
+        return detect_format(path)
+    known = {"separator": like.separator, "decimal": like.decimal, "likely_encoding": like.encoding}
+    for encoding in ("auto", like.encoding):
         with suppress(ValueError):
-            form = detect_format(path, encoding=known, separator=separator, decimal=decimal, likely_encoding=encoding)
+            form = detect_format(path, encoding=encoding, **known)
             rows = first_rows(path, form.encoding, form.separator)
             if rows and set(columns) <= set(_column_names(rows[0][1])):
                 return form
-    return detect_format(path, likely_encoding=encoding)
+    return detect_format(path, likely_encoding=like.encoding)
 
 
 def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
