@@ -5,9 +5,9 @@
 TensorBoard, MLflow and Prometheus need extras. A tracker is closed by ``with`` or ``close()``.
 """
 
-from softswitch.results.callbacks import CSVTracker as CSVTracker
-from softswitch.results.callbacks import MLflowTracker as MLflowTracker
-from softswitch.results.callbacks import PrometheusTracker as PrometheusTracker
-from softswitch.results.callbacks import TensorBoardTracker as TensorBoardTracker
+from softswitch.results.trackers import CSVTracker as CSVTracker
+from softswitch.results.trackers import MLflowTracker as MLflowTracker
+from softswitch.results.trackers import PrometheusTracker as PrometheusTracker
+from softswitch.results.trackers import TensorBoardTracker as TensorBoardTracker
 
 __all__ = ["CSVTracker", "MLflowTracker", "PrometheusTracker", "TensorBoardTracker"]

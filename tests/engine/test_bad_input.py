@@ -1,5 +1,7 @@
 """Invalid input raises an error that names the argument, the value and what is accepted, before any computation."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -9,6 +11,7 @@ import softswitch as ss
 from benchmarks import flat
 from softswitch.data.splits import split_dirichlet, split_iid
 from softswitch.engine import compiled as engine
+from softswitch.support.checks import limits
 
 X = np.ones((6, 2))
 OWNER = [0, 0, 1, 1, 1, 1]
@@ -279,3 +282,19 @@ def test_unused_weights_are_rejected():
         flat.solve(PROBLEM, stratified, RULE, batch_size=4)
     with raises(ValueError, "batch_size must be at least the number of strata \\(2\\), but is 1"):
         flat.solve(PROBLEM, stratified, RULE, batch_size=1)
+
+
+def test_limits_of_user_defined_settings():
+    """Limits are those of the metadata, whatever the annotation is called."""
+    fields = [
+        ("width", "Level", dataclasses.field(default=None, metadata=limits(above=0))),
+        ("height", "None", dataclasses.field(default=1.0, metadata=limits(above=0))),
+        ("pace", "Rate", dataclasses.field(default=2.0, metadata=limits(above=0, schedule=True))),
+    ]
+    make = dataclasses.make_dataclass("UserMethod", fields, bases=(ss.SoftmaxSGM,), frozen=True, kw_only=True)
+    common = {"alpha": 1.0, "step_size": 0.1, "tolerance": 0.1}
+    assert make(**common).width is None
+    assert make(width=2, pace=abs, **common).pace is abs
+    for wrong in ({"width": -1}, {"width": abs}, {"height": None}, {"pace": None}):
+        with raises(ValueError, f"{next(iter(wrong))} must be a finite number and > 0"):
+            make(**wrong, **common)

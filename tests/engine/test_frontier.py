@@ -135,6 +135,7 @@ def test_certificates_of_tighter_bounds_serve_looser_ones(curve, split):
     assert all(point.outcome is Outcome.CERTIFIED for point in found.points)
     assert [point.certificate.tolerance for point in found.points] == [0.4, 0.3, 0.2, 0.1]
     assert [point.result.method.tolerance for point in found.points] == [0.4, 0.3, 0.2, 0.1]
+    assert all(point.certified.result is point.result for point in found.points)
     outcomes[0.2] = outcomes[0.1] = (0.5, False)
     found = build_frontier(PROBLEM, split, list(outcomes), train, confidence=0.9)
     assert [point.model for point in found.points] == ["offset 0.9", "offset 0.1", "offset 0.5", "offset 0.5"]

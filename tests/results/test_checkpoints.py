@@ -413,3 +413,25 @@ def test_failed_replacement_keeps_old_file(tmp_path, monkeypatch):
         write_atomically(file, b"new and longer")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_identity_is_read_without_arrays(tmp_path, monkeypatch):
+    """Damaged arrays do not matter, because all checkpoints of a folder have one identity."""
+    solve(tmp_path, callbacks=[make_callback(2, interrupt)])
+    checkpoints = ss.Checkpoints(tmp_path)
+    identity = checkpoints.saved_identity("method")
+    assert "SoftmaxSGM" in identity
+
+    def fail(*_):
+        raise AssertionError("arrays were read")
+
+    monkeypatch.setattr("softswitch.results.checkpoints.fingerprint", fail)
+    *_, newest = sorted(tmp_path.glob("round-*"))
+    content = bytearray(newest.read_bytes())
+    content[-100] ^= 1
+    newest.write_bytes(content)
+    assert checkpoints.saved_identity("method") == identity
+    assert checkpoints.saved_identity("colour") is None
+    for file in tmp_path.glob("round-*"):
+        file.write_bytes(b"")
+    assert checkpoints.saved_identity("method") is None

@@ -5,13 +5,16 @@ import math
 import os
 import re
 import shutil
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import sync_playwright
+from typer.testing import CliRunner
 
-from softswitch.cli.terminal import OUTCOME_CODES
+from softswitch.cli import app
+from softswitch.cli.terminal import OUTCOME_CODES, ExitCode
 from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
 from softswitch.results.report import write_report
@@ -398,3 +401,33 @@ def test_invalid_folders_are_rejected(folders, tmp_path):
 def test_page_is_self_contained(single):
     text = single.read_text(encoding="utf-8")
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"(?!data:)", text)
+
+
+def test_missing_package_is_named(folders, monkeypatch, tmp_path):
+    """The run is not to blame: neither Python nor the command line call it damaged."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"softswitch\[report\]"):
+        write_report(folders[:1], tmp_path / "report.html")
+    printed = CliRunner().invoke(app, ["report", str(folders[0]), "--out", str(tmp_path / "report.html")])
+    assert printed.exit_code == ExitCode.BAD_INPUT
+    assert "softswitch[report]" in printed.output
+    assert "damaged" not in printed.output
+
+
+def test_errors_of_rendering_are_raised(folders, monkeypatch, tmp_path):
+    def fail(*_):
+        raise KeyError("colour")
+
+    monkeypatch.setattr("softswitch.results.report.charts.plot_clients", fail)
+    with pytest.raises(KeyError, match="colour"):
+        write_report(folders[:1], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(("name", "entry"), [("run.json", "certification"), ("certificate.json", None)])
+def test_unknown_outcomes_are_rejected(folders, tmp_path, name, entry):
+    folder = shutil.copytree(folders[0], tmp_path / "run")
+    content = json.loads((folder / name).read_text(encoding="utf-8"))
+    (content if entry is None else content[entry])["outcome"] = "perfect"
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"{name} is damaged"):
+        write_report([folder])

@@ -77,6 +77,15 @@ def test_mlflow(monkeypatch, tmp_path):
     assert run.data.metrics["train_constraint"] == pytest.approx(result.history.full.constraint[-1], rel=1e-6)
 
 
+def test_mlflow_marks_failed_runs(monkeypatch, tmp_path):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    with pytest.raises(ZeroDivisionError), MLflowTracker("trial", tracking_uri=uri) as tracker:
+        raise ZeroDivisionError
+    client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
+    assert client.get_run(tracker.run_id).info.status == "FAILED"
+
+
 def parse_metrics(file):
     """Parse metrics with the Prometheus client, and return values and types by name."""
     families = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
@@ -109,10 +118,18 @@ def test_prometheus(tmp_path):
         PrometheusTracker(tmp_path / "trial.txt")
 
 
-def test_prometheus_names_missing_extra(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ImportError, match=r"softswitch\[prometheus\]"):
-        PrometheusTracker(tmp_path / "run.prom")
+@pytest.mark.parametrize(
+    ("make", "module", "extra"),
+    [
+        (lambda folder: TensorBoardTracker(folder), "tensorboard.summary.writer.event_file_writer", "tensorboard"),
+        (lambda folder: MLflowTracker(tracking_uri=folder.as_uri()), "mlflow.tracking", "mlflow"),
+        (lambda folder: PrometheusTracker(folder / "run.prom"), "prometheus_client", "prometheus"),
+    ],
+)
+def test_missing_extra_is_named(monkeypatch, tmp_path, make, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"softswitch\[{extra}\]"):
+        make(tmp_path)
 
 
 def test_prometheus_counts_lost_clients(tmp_path):

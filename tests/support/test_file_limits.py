@@ -1,15 +1,25 @@
 """Untrusted files: size limits, and clear errors for invalid content."""
 
+import datetime
 import io
 import json
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from softswitch.support.checks import ANY, MapOf, check_schema
-from softswitch.support.files import MAX_BYTES_VARIABLE, read_json, read_npz, read_text, read_toml, size_limit
+from softswitch.support.files import (
+    MAX_BYTES_VARIABLE,
+    read_json,
+    read_npz,
+    read_text,
+    read_toml,
+    size_limit,
+    write_json,
+)
 
 
 def test_limit_from_environment(tmp_path, monkeypatch):
@@ -169,3 +179,14 @@ def test_valid_schemas(content):
 def test_invalid_schemas_are_rejected(content, message):
     with pytest.raises(ValueError, match=message):
         check_schema(content, SCHEMA)
+
+
+def test_json_holds_only_convertible_objects(tmp_path):
+    """An array is an error: as text it would be shortened without notice."""
+    content = {"count": np.int64(3), "share": np.float32(0.5), "file": Path("a/b"), "day": datetime.date(2020, 1, 2)}
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == {"count": 3, "share": 0.5, "file": "a/b", "day": "2020-01-02"}
+    for value in (np.arange(3.0), object(), {1}):
+        with pytest.raises(TypeError, match="JSON cannot hold"):
+            write_json(tmp_path / "b.json", {"value": value})
+    assert not (tmp_path / "b.json").exists()

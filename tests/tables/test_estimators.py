@@ -255,6 +255,10 @@ def test_defaults_and_automatic_settings(cases):
             "held_out must be a finite number and >= 0 and < 1",
         ),
         (lambda X, y: ss.BoundedClassifier("neyman-pearson", -1.0).fit(X, y), "tolerance must be .* but is -1"),
+        (lambda X, y: ss.BoundedClassifier(seconds=60).fit(X, y), "seconds has no effect"),
+        (lambda X, y: ss.BoundedClassifier(output=ss.Output()).fit(X, y), "output has no effect"),
+        (lambda X, y: ss.BoundedClassifier(compute=ss.Compute()).fit(X, y), "compute has no effect"),
+        (lambda X, y: ss.BoundedClassifier(logging=ss.Logging()).fit(X, y), "logging has no effect"),
     ],
 )
 def test_bad_input(call, message):

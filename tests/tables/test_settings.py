@@ -92,6 +92,15 @@ def test_automatic_settings_are_unset_in_method():
             assert getattr(method, name) is None
 
 
+def test_zero_is_a_setting():
+    """Only "auto" leaves a setting open; 0 Byzantine clients are none."""
+    section = {"threshold": 0.0, "alpha": 0.0, "robust": 0}
+    method = build_method(parse_config({"data": DATA, "method": section}))
+    assert (method.threshold, method.alpha, method.robust, method.step_size) == (0.0, 0.0, None, None)
+    with pytest.raises(ValueError, match="step_size must be"):
+        build_method(parse_config({"data": DATA, "method": {"step_size": 0.0}}))
+
+
 def test_defaults():
     config = parse_config({"data": DATA})
     assert (config.task.kind, config.run.rounds, config.model.hidden) == ("neyman-pearson", "auto", ())

@@ -513,3 +513,49 @@ def test_regret_is_trained_and_reported(tmp_path):
 def test_unknown_kind_is_rejected():
     with pytest.raises(ValueError, match=r"kind must be one of miss-rate, .*, but is 'parity'"):
         build_problem("parity", 3)
+
+
+def test_score_run_is_not_extended(home, tmp_path):
+    """A score runs no rounds: with more rounds or seconds, another kind of model would replace it."""
+    sections = settings(home, task={"kind": "miss-rate", "bound": 0.2}, model={"score": "linear"}, run={})
+    folder = training.train(write_settings(tmp_path / "t.toml", sections)).folder
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    for option in ({"rounds": 50}, {"seconds": 60}):
+        with pytest.raises(ValueError, match="score"):
+            training.resume(folder, **option)
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} == before
+    assert training.resume(folder).result.method.score == "linear"
+
+
+def test_time_limit_of_a_score_is_rejected(home, tmp_path):
+    sections = settings(home, task={"kind": "miss-rate", "bound": 0.2}, run={"seconds": 60})
+    with pytest.raises(ValueError, match=r"run\.seconds"):
+        training.train(write_settings(tmp_path / "t.toml", sections))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_predictions_use_the_text_format_of_the_training_table(tmp_path):
+    """In a file with a decimal comma, 1.234 is 1234, also if a short file has no cell that shows it."""
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"sum": generator.integers(1000, 9000, 200), "share": generator.normal(size=200)})
+    table["city"] = generator.choice(["Łódź", "Gdańsk"], 200)
+    table["y"] = (table["sum"] + 1000 * table["share"] > 5000).astype(int)
+    table["branch"] = generator.choice([1, 2], 200)
+    german = table.assign(
+        sum=table["sum"].map(lambda number: f"{number:,}".replace(",", ".")),
+        share=table["share"].map(lambda number: f"{number:.3f}".replace(".", ",")),
+    )
+    german.to_csv(tmp_path / "t.csv", index=False, sep=";", encoding="iso-8859-2")
+    data = {"file": "t.csv", "label": "y", "client": "branch", "separator": ";", "decimal": ","}
+    sections = {"data": data | {"encoding": "iso-8859-2"}, "task": {"kind": "miss-rate", "bound": 0.3}}
+    sections |= {"run": {"aim": "bare"}, "model": {"score": "linear"}}
+    folder = training.train(write_settings(tmp_path / "t.toml", sections)).folder
+    few = table.assign(share=0).head(20)
+    expected = ss.load(folder).probability(few)
+    german.assign(share=0).head(20).to_csv(tmp_path / "new.csv", index=False, sep=";", encoding="iso-8859-2")
+    few.to_csv(tmp_path / "other.csv", index=False, encoding="utf-16")
+    for name, shown in (("new", "separator ';', decimal sign ',', iso8859-2"), ("other", "separator ',', decimal")):
+        assert shown in invoke("predict", folder, tmp_path / f"{name}.csv")
+        predicted = pd.read_csv(tmp_path / f"{name}-predicted.csv")
+        np.testing.assert_allclose(predicted["y_probability_of_1"], expected, rtol=1e-5)
+        assert predicted["city"].tolist() == few["city"].tolist()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import typer
 
+from softswitch.results.certificate import Outcome
 from softswitch.support.console import show_control_characters
 
 
@@ -27,17 +28,17 @@ class ExitCode(IntEnum):
 
 
 OUTCOME_CODES = {  # by the outcome of certification in run.json; a stopped run has the code of its status
-    "certified": ExitCode.OK,
-    "partly certified": ExitCode.PARTLY,
-    "no better than a constant": ExitCode.CONSTANT,
-    "too few rows": ExitCode.NOT_CERTIFIED,
-    "likely violates": ExitCode.VIOLATES,
-    "incomplete": ExitCode.INFEASIBLE,
+    Outcome.CERTIFIED: ExitCode.OK,
+    Outcome.PARTLY: ExitCode.PARTLY,
+    Outcome.CONSTANT: ExitCode.CONSTANT,
+    Outcome.TOO_FEW_ROWS: ExitCode.NOT_CERTIFIED,
+    Outcome.VIOLATES: ExitCode.VIOLATES,
+    Outcome.INCOMPLETE: ExitCode.INFEASIBLE,
 }
 
 
 def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that ValueError, OSError and EOFError are printed without a traceback, with exit code 2."""
+    """Wrap a command so that errors of input, files and missing packages are printed in one line, with exit code 2."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> None:
@@ -45,7 +46,7 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **options)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, OSError, EOFError, ImportError) as error:
             typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {show_control_characters(str(error))}", err=True)
             raise typer.Exit(ExitCode.BAD_INPUT) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from softswitch.cli.terminal import OUTCOME_CODES, ExitCode
+from softswitch.results.certificate import Outcome, warn_about_reuse
 from softswitch.support.console import SafeConsole, say
 
 if TYPE_CHECKING:
@@ -62,19 +64,26 @@ def predict(
     A model that is not certified is refused without --uncertified. A warning is printed if the model is no better than
     a constant prediction, or not certified at every client.
     """
-    from softswitch.results.folder import resolve_run
+    from softswitch.results.folder import CONFIG, resolve_run
     from softswitch.tables.model import load
-    from softswitch.tables.table import check_file, read_table, write_table
+    from softswitch.tables.settings import read_config
+    from softswitch.tables.table import TextFormat, check_file, read_table, text_format, write_table
 
     model = load(resolve_run(run), allow_uncertified=uncertified)
     for warning in certification_warnings(model.run):
         say(f"Warning: {warning}", style="yellow", error=True)
-    table = read_table(data, empty=tuple(model.run.settings.get("data.empty", ())))
+    trained = read_config(model.run.folder / CONFIG).data
+    columns = [column.name for column in model.file.encoding.columns]
+    form = text_format(data, TextFormat(trained.encoding, trained.separator, trained.decimal), columns)
+    if form is not None:
+        say(f"{data}: {form}")
+    options = {} if form is None else asdict(form)
+    table = read_table(data, empty=trained.empty, **options)
     _, ending = check_file(data)
     file = out or data.with_name(data.name[: data.name.lower().rindex(ending)] + "-predicted.csv")
     if file.exists():
         raise ValueError(f"{file} already exists; use another --out")
-    write_table(read_table(data, as_text=True).assign(**model.columns(table)), file)
+    write_table(read_table(data, as_text=True, **options).assign(**model.columns(table)), file)
     say(f"Predicted {len(table):,} rows → {file}")
 
 
@@ -87,7 +96,6 @@ def frontier(
     Models are tested in a fixed order, the most promising first, until one fails, so all certificates hold jointly.
     Each model has a run folder, for softswitch predict. The exit code is 3 if no bound is certified.
     """
-    from softswitch.results.certificate import warn_about_reuse
     from softswitch.tables.frontier import bound_folder, train_frontier
 
     folder, curve, earlier = train_frontier(settings, bound or (), say=say)
@@ -135,9 +143,9 @@ def _tree(config: Config, table: PreparedTable, method: Method) -> Tree:
 def print_outcome(trained: TrainedRun) -> None:
     """Print verdict, certificate and diagnostics of a run and what to do next; exit with its ``ExitCode``."""
     from softswitch.results.baseline import Usefulness
-    from softswitch.results.certificate import warn_about_reuse
     from softswitch.results.folder import open_run
     from softswitch.results.report.clients import judge_run
+    from softswitch.results.status import StatusCode
 
     result, aim, run = trained.result, trained.aim, open_run(trained.folder)
     verdict = judge_run(run)
@@ -155,7 +163,7 @@ def print_outcome(trained: TrainedRun) -> None:
     if aim is not None and "model" in aim:
         say(f"Model: {aim['model']}, from a path of {aim['models']:,}.", wrap=True)
     say(f"Run: {trained.folder}")
-    if result.status.code == "stopped":
+    if result.status.code is StatusCode.STOPPED:
         say(f"To continue: softswitch resume {trained.folder}")
         if result.privacy is not None:
             say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
@@ -173,5 +181,5 @@ def print_outcome(trained: TrainedRun) -> None:
 def certification_warnings(run: Run) -> list[str]:
     """Return the verdict on a model that is certified, but not at every client or no better than a constant."""
     certification = run.about.get("certification") or {}
-    is_limited = certification.get("outcome") in ("partly certified", "no better than a constant")
+    is_limited = certification.get("outcome") in (Outcome.PARTLY, Outcome.CONSTANT)
     return [certification["message"]] if is_limited else []

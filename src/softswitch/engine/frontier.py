@@ -212,6 +212,7 @@ class _Curve:
             failing_clients=() if certified.is_certified else tuple(str(client.client) for client in failing),
             result=result,
             certificate=certified.certificate,
+            certified=certified,
         )
 
 

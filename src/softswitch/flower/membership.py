@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from cryptography.hazmat.primitives import serialization
 from flwr.app import RecordDict
@@ -98,8 +98,9 @@ def parse_registration(content: RecordDict) -> ClientInfo:
     mismatch = protocol_mismatch(record, "client")
     require(mismatch is None, wire.sanitize(str(mismatch)))
     values: dict[str, Any] = {"name": normalize_name(wire.read_text(record, "name"))}
+    types = get_type_hints(ClientInfo)
     for field in fields(ClientInfo)[1:]:
-        if str(field.type) == "bool":
+        if types[field.name] is bool:
             values[field.name] = wire.read(record, field.name, bool)
         else:
             values[field.name] = wire.read(record, field.name, int, MAX_COUNTS.get(field.name, wire.LARGEST_ROWS))

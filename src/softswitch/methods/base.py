@@ -19,7 +19,7 @@ from softswitch.methods.weighting import Array, maximum, softmax_mean
 from softswitch.problem.choices import CRITERIA
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
-from softswitch.support.checks import NONNEGATIVE, NUMBER, POSITIVE, limits
+from softswitch.support.checks import NONNEGATIVE, NUMBER, limits
 from softswitch.support.function_equality import TracedSettings
 
 Schedule = Callable[[Any], Any]
@@ -69,10 +69,10 @@ class Method(TracedSettings, ABC):
     """
 
     tolerance: float = field(metadata=NONNEGATIVE)
-    step_size: float | Schedule | None = field(metadata=POSITIVE)
+    step_size: float | Schedule | None = field(metadata=limits(above=0, optional=True, schedule=True))
     threshold: float | None = field(default=None, metadata=NUMBER)
     slack: float | None = field(default=None, metadata=limits(minimum=1))
-    local_step_size: float | Schedule | None = field(default=None, metadata=POSITIVE)
+    local_step_size: float | Schedule | None = field(default=None, metadata=limits(above=0, schedule=True))
     criterion: str | None = None
     optimizer: Callable[[Any], optax.GradientTransformation] | None = None
     robust: int | None = None

@@ -19,7 +19,7 @@ from softswitch.support.checks import POSITIVE, limits
 CHANGE_DECAY = 0.9  # decay rate per round of the running mean of changes
 FIRST_SPREAD, FIRST_VALUE = 0.1, 1e-3  # first change: 0.1 · spread of the values + 0.001 · |largest value|
 MAX_ALPHA = 1e30  # finite in float32; ``HardSGM`` is the limit
-SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA)  # field metadata of an α
+SHARPNESS = limits(minimum=0, maximum=MAX_ALPHA, optional=True)  # field metadata of an α
 
 
 class Change(NamedTuple):

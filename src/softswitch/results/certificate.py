@@ -57,7 +57,10 @@ class Outcome(StrEnum):
 
     @property
     def is_certified(self) -> bool:
-        """Whether the model is certified at every client with enough rows."""
+        """Whether every client with enough rows is certified, and there is at least one.
+
+        Clients with too few rows do not count.
+        """
         return self in (Outcome.CERTIFIED, Outcome.PARTLY, Outcome.CONSTANT)
 
 
@@ -225,7 +228,10 @@ class Certificate:
         names = ("approximate", "approximate_objective", "worst_objective", "worst_constraint")
         texts = {"verdict": str(self.verdict), "outcome": str(judge_certificate(self))}
         derived = {"message": describe_certification(self), **{name: getattr(self, name) for name in names}}
-        return dict(replace_non_finite(texts | derived | asdict(self)))
+        known = asdict(self)
+        for client in known["clients"]:
+            client["client"] = str(client["client"])
+        return dict(replace_non_finite(texts | derived | known))
 
     def table(self) -> Table:
         """Return a rich table: violating clients first, then undecided. With more than 50, it has the worst 20."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
 from softswitch.methods.state import State
 from softswitch.problem.parameters import Params
@@ -143,13 +143,18 @@ class Checkpoints:
             return Snapshot(state=state, record=record, best=best, **values)
 
     def saved_identity(self, name: str) -> str | None:
-        """Return an entry of the newest intact checkpoint's identity; None without a checkpoint or the entry.
+        """Return an entry of the newest checkpoint's identity; None without a checkpoint or the entry.
+
+        Arrays are neither read nor checked, because all checkpoints in the folder have the same identity.
 
         Args:
             name: Name of the entry, such as "method".
         """
-        newest = self._newest()
-        return None if newest is None else newest[1]["identity"].get(name)
+        for file, metadata in self._headers():
+            with suppress(ValueError):
+                identity: dict[str, str] = _read_content(file, metadata)["identity"]
+                return identity.get(name)
+        return None
 
     def saved_names(self) -> tuple[str, ...]:
         """Return the clients of the newest intact checkpoint, in their order; none if there is no checkpoint."""
@@ -159,29 +164,43 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         return sorted(Path(self.folder).glob(f"round-*{SUFFIX}"), reverse=True)
 
-    def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
-        """Return the file, the metadata and the arrays of the newest checkpoint whose digest matches."""
+    def _headers(self) -> Iterator[tuple[Path, dict[str, str]]]:
+        """Yield the checkpoints that can be opened and their metadata, the newest first. Arrays are not read."""
         for file in self._files():
             try:
                 check_size(file, MAX_TENSOR_BYTES)
                 with safe_open(file, framework="numpy") as opened:
                     metadata = opened.metadata() or {}
-                    written = metadata.get("format", "")
-                    if written.startswith(KIND) and written != FORMAT:
-                        raise ValueError(
-                            f"{file} was written by another version of softswitch ({written!r}; this one reads "
-                            f"{FORMAT!r}); resume with that version, or use another folder"
-                        )
-                    arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-                if written != FORMAT or metadata["digest"] != _digest(metadata["content"], arrays):
-                    continue
+            except (OSError, SafetensorError):
+                continue
+            written = metadata.get("format", "")
+            if written.startswith(KIND) and written != FORMAT:
+                raise ValueError(
+                    f"{file} was written by another version of softswitch ({written!r}; this one reads {FORMAT!r}); "
+                    "resume with that version, or use another folder"
+                )
+            if written == FORMAT:
+                yield file, metadata
+
+    def _newest(self) -> tuple[Path, dict[str, Any], dict[str, np.ndarray]] | None:
+        """Return the file, the content and the arrays of the newest checkpoint whose digest matches."""
+        for file, metadata in self._headers():
+            try:
+                arrays = load_file(file)
+                is_intact = metadata["digest"] == _digest(metadata["content"], arrays)
             except (OSError, SafetensorError, KeyError, TypeError, RecursionError):
                 continue
-            with wrap_read_errors(file):
-                content = json.loads(metadata["content"])
-                checks.check_schema(content, {"identity": checks.MapOf(str), **VALUES}, "checkpoint")
-            return file, content, arrays
+            if is_intact:
+                return file, _read_content(file, metadata), arrays
         return None
+
+
+def _read_content(file: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a checkpoint that are not arrays, and its identity."""
+    with wrap_read_errors(file):
+        content: dict[str, Any] = json.loads(metadata["content"])
+        checks.check_schema(content, {"identity": checks.MapOf(str), **VALUES}, "checkpoint")
+    return content
 
 
 def _check_identity(file: Path, saved: Mapping[str, str], identity: Mapping[str, str]) -> None:

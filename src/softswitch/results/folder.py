@@ -20,7 +20,7 @@ import numpy as np
 from safetensors.numpy import load_file, save
 
 from softswitch.problem.parameters import Params
-from softswitch.results.certificate import Certificate
+from softswitch.results.certificate import Certificate, Outcome, Verdict
 from softswitch.results.events import EVENTS, read_events
 from softswitch.results.frontier import Frontier
 from softswitch.results.history import History
@@ -88,7 +88,7 @@ _FINISHED = {  # further entries of a finished run
     "models?": [_MODEL],
 }
 _LIMITS = [{**_all(_NUMBER, "estimate lower upper"), "rows?": int}]
-_CLIENT = {"client": (str, bool, float), "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
+_CLIENT = {"client": str, "verdict": str, "constraints": _LIMITS, "rows_needed?": (int, None)}
 _CERTIFICATE = {**_all(str, "verdict outcome message"), "confidence": float, "approximate": bool, "clients": [_CLIENT]}
 _POINT = _all(_NUMBER, "objective constraint other_objective constant") | {"bound": float, "measures": MapOf(_NUMBER)}
 _POINT |= _all(str, "outcome model") | {"failing_clients": [str]}
@@ -279,8 +279,11 @@ class Run:
         with wrap_read_errors(file):
             content: dict[str, Any] = files.read_json(file)
             check_schema(content, _CERTIFICATE, "certificate")
-            if not all(client["constraints"] for client in content["clients"]):
-                raise ValueError("a client has no constraints")
+            Outcome(content["outcome"])
+            for client in content["clients"]:
+                Verdict(client["verdict"])
+                if not client["constraints"]:
+                    raise ValueError(f"the client {client['client']!r} has no constraints")
         return content
 
 
@@ -301,6 +304,8 @@ def open_run(folder: str | Path) -> Run:
     about = read_format(file, FORMAT)
     with wrap_read_errors(file):
         check_schema(about, _RUN | _FINISHED if "finished" in about else _RUN, "run")
+        if certification := about.get("certification"):
+            Outcome(certification["outcome"])
     return Run(file.parent, about)
 
 

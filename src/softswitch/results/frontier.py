@@ -39,6 +39,7 @@ class FrontierPoint(JsonRecord):
         failing_clients: Labels of the clients with enough rows that failed the test; empty if the model is certified.
         result: The run with the selected model as its answer; None if the point was read from a file.
         certificate: Certificate of the selected model; None if the point was read from a file.
+        certified: The selected model as ``solve_certified`` or another trainer returned it; None if read from a file.
     """
 
     bound: float
@@ -52,6 +53,7 @@ class FrontierPoint(JsonRecord):
     failing_clients: tuple[str, ...] = ()
     result: Result | None = field(default=None, compare=False)
     certificate: Certificate | None = field(default=None, compare=False)
+    certified: Any = field(default=None, compare=False)
 
     @property
     def reached(self) -> bool:

@@ -46,9 +46,12 @@ def check_real(
     return number
 
 
-def limits(**bounds: float) -> dict[str, Any]:
-    """Return metadata of a dataclass field for ``check_limits``: a number within bounds as for ``check_real``."""
-    return {"limits": bounds}
+def limits(*, optional: bool = False, schedule: bool = False, **bounds: float) -> dict[str, Any]:
+    """Return metadata of a dataclass field for ``check_limits``: a number within bounds as for ``check_real``.
+
+    ``optional`` accepts None also if it is not the default, and ``schedule`` accepts functions.
+    """
+    return {"limits": bounds, "optional": optional, "schedule": schedule}
 
 
 NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)
@@ -57,12 +60,14 @@ NUMBER, NONNEGATIVE, POSITIVE = limits(), limits(minimum=0), limits(above=0)
 def check_limits(settings: Any) -> None:
     """Convert the fields of a frozen dataclass that have ``limits`` to floats; raise ValueError if one is outside.
 
-    None and schedules are accepted if the annotation of the field names them.
+    None is accepted if it is the default or the field is ``optional``.
     """
     for field in fields(settings):
-        value, accepted = getattr(settings, field.name), str(field.type)
-        is_exempt = (value is None and "None" in accepted) or (callable(value) and "Schedule" in accepted)
-        if "limits" in field.metadata and not is_exempt:
+        if "limits" not in field.metadata:
+            continue
+        value = getattr(settings, field.name)
+        is_unset = value is None and (field.default is None or field.metadata["optional"])
+        if not is_unset and not (callable(value) and field.metadata["schedule"]):
             object.__setattr__(settings, field.name, check_real(field.name, value, **field.metadata["limits"]))
 
 

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -63,10 +64,17 @@ def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> Non
 
 
 def write_json(file: Path, content: Any) -> None:
-    """Write JSON atomically; NumPy scalars become numbers, other unknown objects text. NaN and infinity are errors."""
-    options: dict[str, Any] = {"indent": 2, "ensure_ascii": False, "allow_nan": False}
-    text = json.dumps(content, default=lambda x: x.item() if isinstance(x, np.generic) else str(x), **options)
+    """Write JSON atomically. NumPy scalars, paths and dates are converted; NaN and other objects are errors."""
+    text = json.dumps(content, default=_to_json, indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(file, (text + "\n").encode(), durable=False)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path | date):
+        return str(value)
+    raise TypeError(f"JSON cannot hold {type(value).__name__}: {value!r}")
 
 
 def size_limit(default: int) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console, RenderableType
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MISSING = "—"  # text for a number that is missing or not finite
 SMALLEST = 1e-6  # nonzero numbers closer to 0 are written as <0.000001
@@ -82,6 +84,8 @@ def join_first(words: Sequence[str], most: int = 5) -> str:
 
 def format_mean_std(values: Sequence[float] | np.ndarray) -> str:
     """Format values as "mean ± sample standard deviation", with three decimals; a single value as its mean."""
+    import numpy as np  # not above, because help texts of the command line need this module
+
     spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
     return f"{np.mean(values):.3f}{spread}"
 

@@ -58,14 +58,15 @@ class FederatedEstimator(BaseEstimator):
         step_size: Step size of the server. Default: chosen during training. If set, all other defaults are as
             published.
         rounds: Maximum number of rounds. Default: stop when progress stalls.
-        seconds: Stop at the first checkpoint after this many seconds. Default: no limit.
+        seconds: Time limit of training in rounds, in seconds. Default: no limit.
         sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
         hidden: Widths of the hidden layers. Default: (), no network.
         estimator: Model whose outputs are compared with a threshold, for a bounded rate: "linear", "boosting", "auto"
             for the mean of both, or any classifier or regressor of scikit-learn. The threshold keeps the bound, and
             values on training rows are cross-validated. With ``hidden``, ``alpha``, ``step_size``, ``rounds`` or
-            ``sampling``, and for other kinds, a model is trained with the constraint instead. Default: "auto".
+            ``sampling``, and for other kinds, a model is trained with the constraint instead. Only such a model
+            accepts ``seconds``, ``output``, ``compute`` and ``logging``. Default: "auto".
         held_out: Share, in [0, 1), of each client's rows for the certificate, up to twice that at small clients.
             Default: 0, no certificate.
         validation: Share, in [0, 1), of each client's rows to select a certifiable model with; needs ``held_out``. If
@@ -151,8 +152,8 @@ class FederatedEstimator(BaseEstimator):
         else:
             result = self._train_in_rounds(problem, select, (learn, choose, keep), label, seed)
             constants = partial(label.constant, problem.start)
-            options: dict[str, Any] = {"constants": constants, "unconstrained": False, "cost": built.cost}
-            result = add_baselines(result, problem, select(learn), **options)
+            train = select(learn)
+            result = add_baselines(result, problem, train, constants=constants, unconstrained=False, cost=built.cost)
             if keep.any() and self.certificate_ is None:
                 self.certificate_ = certify(result, problem, select(keep), self.confidence)
         self.certified_ = is_certified(self.certificate_) if self.validation else None
@@ -167,7 +168,12 @@ class FederatedEstimator(BaseEstimator):
     def _uses_score(self) -> bool:
         """Return whether the model is a score with a threshold, rather than trained with the constraint."""
         given = (self.alpha, self.step_size, self.rounds, self.sampling)
-        return KINDS[self.kind].path is not None and not self.hidden and all(one is None for one in given)
+        if KINDS[self.kind].path is None or self.hidden or any(one is not None for one in given):
+            return False
+        if unused := [name for name in OPTIONS if getattr(self, name) is not None]:
+            problem = "has no effect on a score with a threshold, which is not trained in rounds"
+            raise ValueError(f"{unused[0]} {problem}; remove it, or set rounds or hidden to train in rounds")
+        return True
 
     def _train_in_rounds(self, problem: Problem, select: Any, masks: Any, label: Any, seed: int) -> Result:
         """Return the result of a model that is trained with the constraint, and set its certificate if requested."""
@@ -358,8 +364,8 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         """
         checks.check_choice("kind", self.kind, kind_names(NUMBER))
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
-        options: dict[str, Any] = {"loss": self.loss, "quantile": self.quantile, "limits": self.label_range}
-        self._train(X, np.asarray(y, dtype=float), clients, {}, **options)
+        numbers = np.asarray(y, dtype=float)
+        self._train(X, numbers, clients, {}, self.label_range, loss=self.loss, quantile=self.quantile)
         return self
 
     def predict(self, X: Features) -> np.ndarray:  # noqa: N803

@@ -84,10 +84,9 @@ def train_frontier(
 
     about = describe_origin(config, table)
     folder = run_folder.create_folder(base / config.run.folder, f"{path.stem}-frontier")
-    scored: list[ScoredModel] = []
     try:
         if uses_score(config):
-            curve = _frontier_of_scores(config, table, bounds, scored, report_point)
+            curve = _frontier_of_scores(config, table, bounds, report_point)
         else:
             options = solve_options(config, progress=progress, held_out=split.validation)
             options |= {"confidence": config.run.confidence, "measures": _measures(table.label), "watch": report_point}
@@ -101,11 +100,8 @@ def train_frontier(
     for point in curve.points:
         verdict = {"outcome": str(point.outcome), "certified": point.outcome.is_certified}
         verdict["message"] = describe_certification(point.certificate)
-        shift = next(
-            (one for one in scored if point.result is not None and one.result.params is point.result.params), None
-        )
         entries = about | {"certification": verdict | aim}
-        _write_model(folder / bound_folder(point.bound), point, config, table, entries, shift)
+        _write_model(folder / bound_folder(point.bound), point, config, table, entries)
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     details = {"settings": str(path.resolve()), "earlier_certificates": earlier, "finished": finished}
     run_folder.write_frontier(folder, curve, about | details)
@@ -113,22 +109,16 @@ def train_frontier(
 
 
 def _frontier_of_scores(
-    config: Config,
-    table: PreparedTable,
-    bounds: Sequence[float],
-    scored: list[ScoredModel],
-    watch: Callable[[FrontierPoint], None],
+    config: Config, table: PreparedTable, bounds: Sequence[float], watch: Callable[[FrontierPoint], None]
 ) -> Frontier:
-    """Return the frontier of the thresholds of one score, and append the models of the bounds to ``scored``."""
+    """Return the frontier of the thresholds of one score."""
     label, seed = table.label, config.run.seed
     kind, score, bound = config.task.kind, config.model.score, config.task.bound
     fitted = fit_score(kind, label, table.learning, bound=bound, score=score, seed=seed)
     choose_shift = partial(fitted.choose_shift, kind)
 
     def train(bound: float, confidence: float) -> Certified:
-        shift = choose_shift(bound, table.held_out, **shift_options(config) | {"confidence": confidence})
-        scored.append(shift)
-        return shift
+        return choose_shift(bound, table.held_out, **shift_options(config) | {"confidence": confidence})
 
     first = choose_shift(bounds[0], table.held_out, select=False)
     assert first.calibration is not None
@@ -183,17 +173,14 @@ def _check_bounds(bounds: Sequence[float], config: Config, table: PreparedTable,
 
 
 def _write_model(
-    folder: Path,
-    point: FrontierPoint,
-    config: Config,
-    table: PreparedTable,
-    about: dict[str, Any],
-    scored: ScoredModel | None,
+    folder: Path, point: FrontierPoint, config: Config, table: PreparedTable, about: dict[str, Any]
 ) -> None:
     """Write the model of a bound, with baselines and client metrics, as a run folder."""
     assert point.result is not None
+    scored = point.certified if isinstance(point.certified, ScoredModel) else None
     folder.mkdir(parents=True, exist_ok=True)
-    config, result = replace(config, task=replace(config.task, bound=point.bound)), point.result
+    config = replace(config, task=replace(config.task, bound=point.bound))
+    result = point.result
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
     write_encoding(folder, config, table, scored)
     if scored is None:

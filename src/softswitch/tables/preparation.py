@@ -157,12 +157,13 @@ def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:
 def build_method(config: Config) -> Method:
     """Return the method of the settings, with None for settings that are "auto"."""
     section = config.method
-    names = ("step_size", "criterion", "slack", "threshold", "local_step_size", "robust")
+    names = ("step_size", "criterion", "slack", "threshold", "local_step_size")
     common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
     common |= {"tolerance": config.task.bound, "optimizer": OPTIMIZERS[section.optimizer]}
+    common["robust"] = section.robust or None
     if section.name in (AUTO, "softmax"):
         given: dict[str, Any] = {"alpha": replace_auto(section.alpha), **common}
-        settings = {name: value for name, value in given.items() if value and name != "tolerance"}
+        settings = {name: value for name, value in given.items() if value is not None and name != "tolerance"}
         if section.name == AUTO and "step_size" not in settings:
             return Automatic(config.task.bound, **settings).template
         return methods.SoftmaxSGM(**given)
@@ -177,13 +178,16 @@ def uses_score(config: Config) -> bool:
     """Return whether the model is a score with a threshold, rather than trained in rounds with the constraint.
 
     That is the default for bounded rates. A network, settings of the method or of sampling, regret and privacy need
-    rounds.
+    rounds. Raise ValueError for settings that the model does not use.
     """
     run, default = config.run, RunSection()
     in_rounds = config.model.hidden or config.task.regret or config.privacy.epsilon is not None
     names = ("rounds", "local_steps", "participation", "batch_size", "value_batch_size", "average_last", "answer")
     is_plain = config.method == MethodSection() and all(getattr(run, name) == getattr(default, name) for name in names)
     if KINDS[config.task.kind].path is not None and is_plain and not in_rounds:
+        if run.seconds is not None:
+            problem = "must not be set for a score with a threshold, which is not trained in rounds; remove it"
+            raise ValueError(f"run.seconds = {run.seconds!r} {problem}, or set run.rounds to train in rounds")
         return True
     for name in ("score", "thresholds"):
         if getattr(config.model, name) != getattr(ModelSection(), name):

@@ -11,7 +11,7 @@ import lzma
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,25 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     return path, ending
 
 
-def text_format(file: str | Path) -> TextFormat | None:
-    """Return the detected format of a text file; None for Parquet and Excel files."""
+def text_format(file: str | Path, like: TextFormat | None = None, columns: Collection[str] = ()) -> TextFormat | None:
+    """Return the format of a text file: detected, or that of an earlier file, ``like``. None for other files.
+
+    Separator and decimal sign are those of ``like`` if the header then has all ``columns``; otherwise they are
+    detected. A file that is valid UTF-8 or has a byte order mark is read as such; another as ``like`` if it decodes.
+    """
     path, ending = check_file(file)
-    return detect_format(path) if ending in TEXT else None
+    if ending not in TEXT:
+        return None
+    if like is None:
+        return detect_format(path)
+    known = {"separator": like.separator, "decimal": like.decimal, "likely_encoding": like.encoding}
+    for encoding in ("auto", like.encoding):
+        with suppress(ValueError):
+            form = detect_format(path, encoding=encoding, **known)
+            rows = first_rows(path, form.encoding, form.separator)
+            if rows and set(columns) <= set(_column_names(rows[0][1])):
+                return form
+    return detect_format(path, likely_encoding=like.encoding)
 
 
 def _read_text(path: Path, form: TextFormat, empty: Sequence[str], *, as_text: bool) -> pd.DataFrame:
@@ -107,7 +122,7 @@ def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
     """Raise ValueError if a file is empty, has no header or no rows, or has lines of different lengths."""
     if not rows:
         raise ValueError(f"{path} is empty")
-    names = [str(unescape_cell(name)).strip() for name in rows[0][1]]
+    names = _column_names(rows[0][1])
     if len(rows) == 1:
         raise ValueError(f"{path} has a header, but no rows")
     numbers = pd.to_numeric(pd.Series([name.replace(",", ".") for name in names]), errors="coerce")
@@ -118,6 +133,10 @@ def _check_lines(path: Path, rows: list[tuple[int, list[str]]]) -> None:
         if len(row) != len(names):
             cells = f"line {line} has {len(row)} cells: {', '.join(row[:3])[:60]}…"
             raise ValueError(f"{path} has {len(names)} columns in its header, but {cells}")
+
+
+def _column_names(header: list[str]) -> list[str]:
+    return [str(unescape_cell(name)).strip() for name in header]
 
 
 def _check_names(path: Path, names: list[str]) -> None:
@@ -213,14 +232,19 @@ def open_bytes(path: Path) -> IO[bytes]:
     return stream
 
 
-def detect_format(path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto") -> TextFormat:
-    """Return the format of a text file. Arguments that are "auto" are detected, others are used."""
+def detect_format(
+    path: Path, *, encoding: str = "auto", separator: str = "auto", decimal: str = "auto", likely_encoding: str = "auto"
+) -> TextFormat:
+    """Return the format of a text file. Arguments that are "auto" are detected, others are used.
+
+    ``likely_encoding`` is that of a file that is not in UTF-8, if the file can be decoded with it.
+    """
     if separator != "auto" and (len(separator) != 1 or separator in '"\0\r\n'):
         raise ValueError(f"data.separator must be one character, such as a comma, but is {separator!r}")
     signs = SEPARATORS if separator == "auto" else (separator,)
     try:
         check_text(path)
-        encoding = _detect_encoding(path) if encoding == "auto" else _check_encoding(encoding)
+        encoding = _detect_encoding(path, likely_encoding) if encoding == "auto" else _check_encoding(encoding)
         rows = {sign: first_rows(path, encoding, sign) for sign in signs}
     except COMPRESSION_ERRORS as error:
         raise ValueError(f"{path} could not be unpacked: {error}") from error
@@ -253,15 +277,15 @@ def _check_encoding(name: str) -> str:
         raise ValueError(f"data.encoding must name an encoding, but is {name!r}") from error
 
 
-def _detect_encoding(path: Path) -> str:
+def _detect_encoding(path: Path, likely: str) -> str:
     with open_bytes(path) as stream:
         first = stream.read(4)
     if first.startswith(codecs.BOM_UTF8):
         return "utf-8-sig"
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    for name in ("utf-8", "cp1252"):
-        with io.TextIOWrapper(open_bytes(path), encoding=name) as text, suppress(UnicodeDecodeError):
+    for name in ("utf-8", *(() if likely == "auto" else (_check_encoding(likely),)), "cp1252"):
+        with io.TextIOWrapper(open_bytes(path), encoding=name) as text, suppress(UnicodeError):
             while text.read(SAMPLE):
                 pass
             return name

@@ -248,7 +248,8 @@ class FittedScore:
         thresholds: str = "shared",
         confidence: float = 0.95,
         select: bool = True,
-        **options: Any,
+        loss: str | None = None,
+        quantile: float | None = None,
     ) -> ScoredModel:
         """Certify a shift of the score on the calibration rows; arguments as for ``train_score``."""
         entry, learning = KINDS[kind], self.learning
@@ -257,7 +258,8 @@ class FittedScore:
             raise ValueError(f"thresholds must be 'shared' for {kind!r}: only misses and false alarms have others")
         clients = learning.names if thresholds == "per-client" else ()
         count = self.crossed.shape[1]
-        built = build_problem(kind, count + len(clients), (), label=self.label, bound=bound, **options)
+        features = count + len(clients)
+        built = build_problem(kind, features, label=self.label, loss=loss, quantile=quantile, bound=bound)
         problem = built.problem
         if built.cost is not None:
             problem = replace(problem, objective=built.cost, objective_range=ZERO_ONE)
@@ -272,9 +274,9 @@ class FittedScore:
         models = [self._network(shifts, i) for i in range(len(shifts.biases))]
         answer, passed, certificate = shifts.feasible, 0, None
         if held_out is not None and select:
-            options = {"tolerance": bound, "preferred": shifts.preferred, "is_monotone": shifts.is_monotone}
-            options |= {"kinds": [Kind.MEAN] * len(row_ranges(problem, held_out)), "names": learning.names}
-            answer, passed, certificate = certify_path(models, problem, held_out, confidence, **options)
+            order: dict[str, Any] = {"preferred": shifts.preferred, "is_monotone": shifts.is_monotone}
+            order |= {"kinds": [Kind.MEAN] * len(row_ranges(problem, held_out)), "names": learning.names}
+            answer, passed, certificate = certify_path(models, problem, held_out, confidence, tolerance=bound, **order)
         text, threshold = f"score with shift {answer + 1} of {len(models)}", None
         if self.label.type == BINARY:
             threshold = float(-shifts.biases[answer, 0])
@@ -289,9 +291,10 @@ class FittedScore:
         result = replace(result, baselines=(constant, plain))
         if held_out is not None and not select:
             certificate = certify(result, problem, held_out, confidence)
-        parts: dict[str, Any] = {"problem": problem, "learning": learned, "calibration": held_out}
-        known = (result, certificate, limits, len(models), passed, text, result.params)
-        return ScoredModel(*known, score=self.score, threshold=threshold, clients=tuple(clients), **parts)
+        test: dict[str, Any] = {"certifiability": limits, "models": len(models), "passed": passed, "description": text}
+        rows: dict[str, Any] = {"problem": problem, "learning": learned, "calibration": held_out}
+        shift: dict[str, Any] = {"score": self.score, "threshold": threshold, "clients": tuple(clients)}
+        return ScoredModel(result, certificate, first=result.params, **test, **rows, **shift)
 
     def _network(self, shifts: Shifts, index: int, clients: int = 0) -> Network:
         """Return the linear model that calibrates the outputs and adds a shift."""

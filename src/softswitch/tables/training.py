@@ -140,13 +140,13 @@ def resume(
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> TrainedRun:
-    """Resume an interrupted run with the same result as without the interruption, or extend a run.
+    """Resume an interrupted run with the same result as without the interruption, or extend a run in rounds.
 
     Args:
         folder: The run folder.
         rounds: Maximum number of rounds in total. Default: as in the settings. An auto-tuned run keeps its choices and
-            adds restarts.
-        seconds: Time limit in seconds, in total. Default: as in the settings.
+            adds restarts. Not accepted if the model is a score with a threshold.
+        seconds: Time limit in seconds, in total. Default: as in the settings. Not accepted for a score either.
         callbacks: Functions that are called after each chunk of rounds, as for ``solve``. Default: none.
         progress: Whether to show a progress bar. Default: on a terminal only.
     """
@@ -155,6 +155,9 @@ def resume(
         raise ValueError(f"{run.folder} was not created by softswitch train, and cannot be resumed")
     config, base = read_config(run.folder / CONFIG), run.folder / run.about["base"]
     extended = config.run
+    if uses_score(config) and (rounds is not None or seconds is not None):
+        problem = "its model is a score with a threshold, which is not trained in rounds"
+        raise ValueError(f"{run.folder} cannot be extended by rounds or seconds: {problem}")
     if rounds is not None:
         checks.check_integer("rounds", rounds, minimum=replace_auto(extended.rounds, 1))
         extended = replace(extended, rounds=rounds)
@@ -195,9 +198,11 @@ def solve_options(config: Config, **logging: Any) -> dict[str, Any]:
 def _run(
     folder: Path, config: Config, table: PreparedTable, method: Method, about: dict[str, Any], **logging: Any
 ) -> TrainedRun:
-    privacy, saved, scored = training_privacy(config), folder / CHECKPOINTS, None
-    about, usefulness = about | describe_task(config, table.label), None
+    privacy = training_privacy(config)
+    saved = folder / CHECKPOINTS
+    about = about | describe_task(config, table.label)
     columns: dict[str, list[float]] = {}
+    scored = usefulness = None
     if privacy is not None:
         trained = _solve_privately(saved, config, table, method, privacy, Logging(**logging))
     elif uses_score(config):
@@ -232,8 +237,8 @@ def write_encoding(folder: Path, config: Config, table: PreparedTable, scored: S
     file = ModelFile(config.data.label, cast(Any, table.label), config.model.hidden, table.encoding)
     if scored is not None:
         scored.score.save(folder)
-        shared: dict[str, Any] = {"threshold": scored.threshold, "has_score": True}
-        file = replace(file, client=config.data.client, clients=tuple(map(str, scored.clients)), **shared)
+        clients = tuple(map(str, scored.clients))
+        file = replace(file, client=config.data.client, clients=clients, threshold=scored.threshold, has_score=True)
     write_json(folder / ENCODING, asdict(file))
 
 
@@ -261,8 +266,7 @@ def shift_options(config: Config) -> dict[str, Any]:
 
 def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
     """Return the table with the outputs of a score as features, and the validation rows as training rows."""
-    parts: dict[str, Any] = {"train": scored.learning, "validation": None, "held_out": scored.calibration}
-    return replace(table, problem=scored.problem, **parts)
+    return replace(table, problem=scored.problem, train=scored.learning, validation=None, held_out=scored.calibration)
 
 
 def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> Certified:

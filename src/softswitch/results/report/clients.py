@@ -12,6 +12,7 @@ from softswitch.results.certificate import Outcome, Verdict
 from softswitch.results.descriptions import ConstraintDescription, read_description
 from softswitch.results.folder import Run
 from softswitch.results.json_numbers import nan_if_none
+from softswitch.results.status import StatusCode
 from softswitch.support.text import MISSING, format_number, format_percent, join_first
 
 CLIENT_MARKS = {  # the worst first
@@ -79,7 +80,7 @@ class RunVerdict(NamedTuple):
 def summarise_clients(run: Run) -> list[ClientResult]:
     """Return the outcome of every client in the order of clients.csv; without a certificate, by the training rows."""
     table, is_nonnegative = run.clients, read_description(run.about).is_nonnegative
-    certified = {str(client["client"]): client for client in (run.certificate or {}).get("clients", [])}
+    certified = {client["client"]: client for client in (run.certificate or {}).get("clients", [])}
     largest = np.max([values for name, values in table.items() if name.startswith("constraint")], axis=0).tolist()
 
     def summarise(name: str, constraint: float) -> ClientResult:
@@ -114,16 +115,16 @@ def judge_run(run: Run) -> RunVerdict:
     about, certification = run.about, run.about.get("certification") or run.certificate
     code, violating = about["status"]["code"], about["violating"]
     message = f"{about['status']['message'].capitalize()}."
-    if code == "diverged":
+    if code == StatusCode.DIVERGED:
         return RunVerdict("bad", "The run diverged", "", message)
     above = f"{len(violating):,} of {about['clients']:,} {'is' if len(violating) == 1 else 'are'} above the bound"
     training = f"{above}: {join_first(violating, 3)}" if violating else f"all {about['clients']:,} meet"
-    stopped = f"The run was stopped after {about['rounds']:,} rounds. " if code == "stopped" else ""
+    stopped = f"The run was stopped after {about['rounds']:,} rounds. " if code == StatusCode.STOPPED else ""
     training = f"{stopped}On their training rows {training}."
     outcome = None if certification is None else Outcome(certification["outcome"])
     if stopped and outcome is not None and about.get("certification") is None:
         outcome = Outcome.INCOMPLETE
-    if code == "no-feasible-round" and not (outcome is not None and outcome.is_certified):
+    if code == StatusCode.NO_FEASIBLE_ROUND and not (outcome is not None and outcome.is_certified):
         return RunVerdict("bad", "No round was feasible", "", f"{message} {training}")
     if certification is None or outcome is None:
         headline = "Violated on training rows" if violating else "Not certified"

@@ -68,9 +68,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
         raise ValueError(f"{running[0]} is not finished; resume it: softswitch resume {running[0]}")
     file = paths[0] / REPORT if out is None else Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with wrap_read_errors(" and ".join(str(folder) for folder in paths[:3])):
-        html = render_page(runs, frontiers)
-    write_atomically(file, html.encode())
+    write_atomically(file, render_page(runs, frontiers).encode())
     return file
 
 
@@ -79,7 +77,7 @@ def render_page(runs: list[Run], frontiers: Sequence[Path] = ()) -> str:
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
-        raise ValueError("the report needs Jinja: pip install 'softswitch[report]'") from error
+        raise ImportError("the report needs Jinja: pip install 'softswitch[report]'") from error
     loader = PackageLoader("softswitch.results.report", ".")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.filters |= FILTERS
