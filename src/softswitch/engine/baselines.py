@@ -19,6 +19,7 @@ from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.sqp import SQP
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_shifts import to_regret_task
 from softswitch.oracles.derivatives import RowDerivatives
@@ -141,9 +142,8 @@ def best_constant(
 
     def attempt(odds: float) -> tuple[tuple[float, float], float, Evaluation]:
         evaluation = evaluate(constants(odds))
-        pooled = evaluation.pooled if method.switches_on == "pooled" else None
-        level = evaluation.constraint.max() if pooled is None else pooled.max()
-        violation, objective = max(0.0, float(level) - method.tolerance), float(evaluation.objective.max())
+        violation = max(0.0, evaluation.constraint_level(method) - method.tolerance)
+        objective = trimmed_max(evaluation.objective, method.robust)
         is_valid = math.isfinite(violation) and not math.isnan(objective)
         return ((violation, objective) if is_valid else (math.inf, math.inf)), odds, evaluation
 

@@ -60,15 +60,13 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:
         """Return the answer with parameters, description and values at every client, summarised for a method."""
-        level = trimmed_max(values.constraint, method.robust)
+        level = values.constraint_level(method)
         if method.switches_on == "mean":
             level = winsorised_mean(values.constraint, method.robust)
-        elif method.switches_on == "pooled" and values.pooled is not None:
-            level = values.pooled.max()
         worst = score = trimmed_max(values.objective, method.robust)
         if method.aims_at == "mean":
             score = winsorised_mean(values.objective, method.robust)
-        return cls(params, worst, float(level), description, score, values)
+        return cls(params, worst, level, description, score, values)
 
     @property
     def is_finite(self) -> bool:
