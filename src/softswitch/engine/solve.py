@@ -106,17 +106,9 @@ def solve(
 def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOptions) -> Result:
     """Solve for clients that hold rows; a method without a step size has its settings chosen."""
     options = options.with_sampling(method)
-    output, compute, logging, checkpoints = options.output, options.compute, options.logging, options.checkpoints
+    output, compute = options.output, options.compute
     if isinstance(method, SQP | OpenMethod):
-        attempt = attempt_second_order(problem, clients, method, options)
-        if attempt.result is not None and (attempt.reason is None or isinstance(method, SQP)):
-            return attempt.result
-        if attempt.result is not None and checkpoints is not None:
-            checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
-        first = solve_problem(problem, clients, to_first_order(method), replace(options, checkpoints=checkpoints))
-        chosen = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
-        first = replace(first, auto_settings=chosen | first.auto_settings)
-        return first if attempt.result is None else better(first, replace(attempt.result, auto_settings=chosen))
+        return _solve_second_order_first(problem, clients, method, options)
     if problem.is_torch:
         solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
         return solve_torch(problem, clients, method, options)
@@ -133,11 +125,11 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
         options = replace(options, rounds=FLOWER_ROUNDS)
     prepared = request(problem, clients, (method,), options)
     if compute.engine == "compiled":
-        result = run(prepared, method, options.seed, logging, checkpoints)
+        result = run(prepared, method, options.seed, options.logging, options.checkpoints)
     else:
         refuse_over_flower(options)
         template = method if prepared.choice is None else prepared.choice.template(method)
-        identity = prepared.identity(template, options.seed) if checkpoints else {}
+        identity = prepared.identity(template, options.seed) if options.checkpoints else {}
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
         result = replace(result, client_optimum=prepared.client_optimum)
     wanted = output.lower_bound
@@ -150,6 +142,32 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
     spent = result.history.value_evaluations[-1] + 3 * result.history.gradient_evaluations[-1]
     with suppress(KeyboardInterrupt):  # the run itself is complete
         return with_lower_bound(result, problem, clients, budget_rows=max(1, int(spent) // 8))
+    return result
+
+
+def _solve_second_order_first(problem: Problem, clients: Any, method: SQP | OpenMethod, options: RunOptions) -> Result:
+    """Run ``SQP``, and for an ``OpenMethod`` a first-order method if it must; return the better result.
+
+    The time limit is that of both runs together.
+    """
+    attempt = attempt_second_order(problem, clients, method, options)
+    second = attempt.result
+    spent = 0.0 if second is None else second.seconds
+    left = None if options.seconds is None else options.seconds - spent
+    if second is not None and (attempt.reason is None or (left is not None and left <= 0)):
+        result = second
+    else:
+        checkpoints = options.checkpoints
+        if second is not None and checkpoints is not None:
+            checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
+        options = replace(options, seconds=left, checkpoints=checkpoints)
+        first = solve_problem(problem, clients, to_first_order(method), options)
+        settings = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
+        result = replace(first, seconds=spent + first.seconds, auto_settings=settings | first.auto_settings)
+        if second is not None:
+            result = better(result, replace(second, seconds=result.seconds, auto_settings=settings))
+    if attempt.oracle is not None:
+        attempt.oracle.load_params(result.params)
     return result
 
 
