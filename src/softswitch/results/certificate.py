@@ -57,7 +57,7 @@ class Outcome(StrEnum):
 
     @property
     def is_certified(self) -> bool:
-        """Whether the model is certified at every client with enough rows."""
+        """Whether every client with enough rows is certified, and there is at least one. Others do not count."""
         return self in (Outcome.CERTIFIED, Outcome.PARTLY, Outcome.CONSTANT)
 
 
