@@ -23,8 +23,8 @@ class StatusCode(StrEnum):
     """How a run ended.
 
     Attributes:
-        FEASIBLE: All rounds were run, and the answer meets the tolerance at every client on all training data.
-        VIOLATED: All rounds were run and some were feasible, but the answer violates the tolerance at some client.
+        FEASIBLE: The run ended by its limits or stalled progress, and the answer meets the tolerance on training data.
+        VIOLATED: The run ended in the same way, and some rounds were feasible, but the answer violates the tolerance.
         NO_FEASIBLE_ROUND: No round was feasible, hence there is no feasible average. An auto-tuned run is FEASIBLE
             nevertheless if its answer meets the tolerance on all training data.
         DIVERGED: A report or a step was not finite.

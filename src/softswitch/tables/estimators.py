@@ -58,7 +58,7 @@ class FederatedEstimator(BaseEstimator):
         step_size: Step size of the server. Default: chosen during training. If set, all other defaults are as
             published.
         rounds: Maximum number of rounds. Default: stop when progress stalls.
-        seconds: Stop at the first checkpoint after this many seconds. Default: no limit.
+        seconds: Time limit in seconds, checked after every chunk of rounds. Default: no limit.
         sampling, output, compute: Options as for ``solve``.
         logging: What is recorded and shown, as for ``solve``. Default: ``Logging(eval_every=0)``.
         hidden: Widths of the hidden layers. Default: (), no network.

@@ -109,7 +109,7 @@ class RunSection:
     """The length of the run, client sampling, and the output folder."""
 
     rounds: int | Literal["auto"] = setting("Number of rounds; auto: stop when progress stalls.", AUTO)
-    seconds: float | None = setting("Stop at the first checkpoint after this many seconds. Default: no limit.", None)
+    seconds: float | None = setting("Time limit in seconds, checked after each chunk of rounds. Default: none.", None)
     local_steps: int = setting("Local gradient steps of a client per round.", 1)
     participation: float = setting("Share of clients per round.", 1.0)
     batch_size: int | Annotated[str, OneOf((AUTO, ALL))] = setting("Rows per client and gradient; all or 0: all.", AUTO)
