@@ -14,7 +14,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import RunOptions, request, request_of, resolve_method
+from softswitch.engine.request import RunOptions, prepare_federation, prepare_run, resolve_method
 from softswitch.engine.second_order import FLOWER_ENGINE, INSTEAD, attempt_second_order, better, refuse_over_flower
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
@@ -62,9 +62,9 @@ def solve(
             problem whose start is a PyTorch module. None for a ``Federation``.
         method: Method with its settings, such as ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         tolerance: ε of an automatic run: the constraint is met if G(w) <= ε. In place of a method.
-        rounds: Maximum number of rounds K. Default: 1000 for a method; automatic runs stop when progress stalls, over
-            Flower after 300 rounds.
-        seconds: Stop at the first checkpoint after this many seconds.
+        rounds: Maximum number of rounds K. Default: 1000 for a method, 300 over Flower if it is automatic. Other
+            automatic runs stop when progress stalls if reports are exact, and otherwise use a budget of computations.
+        seconds: Time limit in seconds, checked after every chunk of rounds, or exchange of ``SQP``. Default: no limit.
         seed: Seed of all random choices. The same seed gives the same result on the same machine.
         sampling: Which clients take part in a round, and which rows they use. Default: ``Sampling()`` for a method,
             ``Sampling.automatic()`` for an automatic run.
@@ -123,13 +123,13 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
     if options.rounds is None and compute.engine != "compiled" and method.step_size is None:
         options = replace(options, rounds=FLOWER_ROUNDS)
-    prepared = request(problem, clients, (method,), options)
+    prepared = prepare_run(problem, clients, (method,), options)
     if compute.engine == "compiled":
-        result = run(prepared, method, options.seed, options.logging, options.checkpoints)
+        result = run(prepared, method)
     else:
         refuse_over_flower(options)
         template = method if prepared.choice is None else prepared.choice.template(method)
-        identity = prepared.identity(template, options.seed) if options.checkpoints else {}
+        identity = prepared.identity(template) if options.checkpoints else {}
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
         result = replace(result, client_optimum=prepared.client_optimum)
     wanted = output.lower_bound
@@ -183,5 +183,5 @@ def solve_federation(federation: Federation, method: Method, options: RunOptions
     changed += [name for name, value in given.items() if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
-    prepared = request_of(federation, (method,), options)
-    return run(prepared, method, options.seed, options.logging, options.checkpoints)
+    prepared = prepare_federation(federation, (method,), options)
+    return run(prepared, method)
