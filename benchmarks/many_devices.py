@@ -19,7 +19,7 @@ import numpy as np
 
 import softswitch as ss
 from softswitch.engine import compiled
-from softswitch.engine.request import Request, RunOptions, request
+from softswitch.engine.request import Request, RunOptions, prepare_run
 from softswitch.oracles.options import Compute, Sampling
 from softswitch.oracles.sharded import ShardedOracle
 
@@ -77,7 +77,7 @@ def asked(model: str, clients: int, devices: int, **how: Any) -> Request:
     problem = ss.Problem(objective, constraint, MODELS[model])
     groups: dict[str, Any] = {"sampling": Sampling(**how), "compute": Compute(devices=devices)}
     options = RunOptions(rounds=ROUNDS, logging=ss.Logging(eval_every=0), **groups)
-    return request(problem, data, (RULE,), options)
+    return prepare_run(problem, data, (RULE,), options)
 
 
 def work(model: str, clients: int, devices: int, **how: Any) -> Work:

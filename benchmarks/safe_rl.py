@@ -20,7 +20,7 @@ import torch
 import softswitch as ss
 from benchmarks import flat, gymnasium_loop
 from softswitch.engine import compiled as engine
-from softswitch.engine.request import RunOptions, request_of
+from softswitch.engine.request import RunOptions, prepare_federation
 from softswitch_experiments.options import group_options
 from softswitch_experiments.tasks.paper_settings import ANSWER, SOFTMAX_SWITCH, steps
 from softswitch_experiments.tasks.safe_rl import cartpole
@@ -41,12 +41,12 @@ def compiled(policy: Any, fisher_every: int) -> tuple[float, float]:
     """Seconds and environment steps of a round, compiled; every round begins with the given policy."""
     carts = cartpole(gradient_episodes=EPISODES, estimation_episodes=0, fisher_every=fisher_every)
     options = group_options(rounds=ROUNDS, eval_every=0, record_clients=True, **ANSWER)
-    asked = request_of(carts, (RULE,), RunOptions(**options))
+    request = prepare_federation(carts, (RULE,), RunOptions(**options))
     state = engine.CompiledEngine().start(policy, RULE, carts.oracle, None)
-    go = partial(engine.CompiledEngine.run_chunk, asked.setup(RULE), asked.program(1))
+    go = partial(engine.CompiledEngine.run_chunk, request.setup(RULE), request.program(1))
     steps, began = 0.0, time.perf_counter()
     for k in range(ROUNDS):
-        _, record = jax.block_until_ready(go(asked.span(k), jax.random.key(0), state))
+        _, record = jax.block_until_ready(go(request.span(k), jax.random.key(0), state))
         assert record.clients is not None
         steps += float(np.asarray(record.clients.metrics["return"]).sum()) * EPISODES
     return (time.perf_counter() - began) / ROUNDS, steps / ROUNDS

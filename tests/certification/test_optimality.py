@@ -234,6 +234,10 @@ def test_a_constraint_on_all_data_together(x64):
     each = lower_bound(problem, clients, jnp.array([0.2, 0.0]), tolerance)
     assert each.multipliers.shape == (3, 1)
     assert each.value > bound.value + 1e-3  # every client's own constraint asks for more
+    jumping = dataclasses.replace(problem, constraint_surrogate=problem.constraint, convex=None)
+    at_limit = jnp.array([tolerance / x[:, 1].mean() - 1e-6, 0.0])
+    assert lower_bound(jumping, clients, at_limit, tolerance, pooled=True).feasible
+    assert not lower_bound(jumping, clients, at_limit, tolerance).feasible
 
 
 def test_an_answer_above_the_tolerance_may_lie_below_the_optimum(x64):

@@ -16,7 +16,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
 from softswitch.engine import compiled
-from softswitch.engine.request import RunOptions, request
+from softswitch.engine.request import RunOptions, prepare_run
 from softswitch.oracles import derivatives
 from softswitch.oracles.options import Sampling
 
@@ -152,7 +152,7 @@ def work():
         clients = ss.ClientData.from_arrays(columns, np.repeat(np.arange(n), 30))
         problem = ss.Problem(least_squares, two_constraints, jnp.zeros(20))
         options = {"sampling": Sampling(batch_size=16), "logging": ss.Logging(eval_every=0)}
-        prepared_request = request(
+        prepared_request = prepare_run(
             problem, clients, (RULE,), RunOptions(rounds=5, compute=ss.Compute(devices=devices), **options)
         )
         arguments = (

@@ -441,7 +441,7 @@ def test_warm_start_state_is_used_by_first_restart_only(clients):
         with pytest.raises(EngineArgumentsError) as caught:
             solve_automatic(clients, rounds=100, warm_start=first)
     request, method = caught.value.args
-    restarts = LocalRestarts(request, method, 0)
+    restarts = LocalRestarts(request, method)
     state = restarts.begin()
     for kept, begun in zip(
         jax.tree.leaves((first.state.optimizer, first.state.method, first.state.average)),

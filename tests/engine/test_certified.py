@@ -94,7 +94,7 @@ def test_gap_at_many_clients_costs_little(groups, gap_run):
 
 
 def test_resume_reproduces_the_result(groups, gap_run, tmp_path):
-    folder = tmp_path / "checkpoints"
+    folder = ss.Checkpoints(tmp_path / "checkpoints")
     for _ in range(2):
         again = ss.solve_certified(PARITY, groups, tolerance=0.05, checkpoints=folder)
         np.testing.assert_array_equal(again.result.params[0]["w"], gap_run.result.params[0]["w"])
@@ -126,7 +126,7 @@ def test_calibration_rows_only_decide_the_tests(groups, gap_run, rate_run):
 
 
 def test_models_worse_than_a_constant_are_not_tested(groups, gap_run, monkeypatch):
-    monkeypatch.setattr(_Path, "constant_objective", lambda path: 0.0)
+    monkeypatch.setattr(_Path, "constant_objective", 0.0)
     run = ss.solve_certified(PARITY, groups, tolerance=0.05)
     assert gap_run.models > 1
     assert (run.models, run.description) == (1, "margin 0")
@@ -217,6 +217,11 @@ def test_diagnostics_concern_the_answer():
     codes = [diagnostic.code for diagnostic in run.result.diagnostics]
     exceeds = run.result.client_constraint.max() > 0.1 >= run.result.worst_constraint
     assert (DiagnosticCode.TRIMMED_VIOLATION in codes) == exceeds
+
+
+def test_checkpoints_are_those_of_solve(groups, tmp_path):
+    with pytest.raises(TypeError, match="checkpoints must be"):
+        ss.solve_certified(PARITY, groups, tolerance=0.05, checkpoints=tmp_path)
 
 
 def test_client_data_without_split_is_rejected():

@@ -563,6 +563,64 @@ def test_first_order_continues_after_second_order_stalls(tmp_path):
     np.testing.assert_array_equal(resumed.params, result.params)
 
 
+def torch_norm(module, batch):
+    return module[0].weight.square().sum() - 9
+
+
+def test_pytorch_runs_begin_at_start_and_module_has_better_answer():
+    """A part of the objective without a gradient stalls ``SQP``, which is better than the first-order run after it."""
+
+    def objective(module, batch):
+        return torch_entropy(module, batch) + 0.1 * module[0].weight.detach().abs().sum()
+
+    begins = []
+
+    def watch(chunk):
+        if chunk.round == len(chunk.history):
+            begins.append(chunk.history.objective[0])
+
+    module = linear()
+    problem, clients = ss.Problem(objective, torch_norm, module), ss.TorchData(torch_data(make_parity_clients()))
+    result = ss.solve(problem, clients, tolerance=0.0, rounds=40, logging=ss.Logging(callbacks=[watch]))
+    assert isinstance(result.method, ss.SQP)
+    assert DiagnosticCode.STALLED in [diagnostic.code for diagnostic in result.diagnostics]
+    np.testing.assert_allclose(begins, [np.log(2), np.log(2)], rtol=1e-6)
+    np.testing.assert_array_equal(module[0].weight.detach(), result.params["0.weight"])
+    assert not module.training
+
+
+def test_sweep_begins_every_second_order_run_at_start_of_module():
+    problem, clients = ss.Problem(torch_entropy, torch_gap, linear()), ss.TorchData(torch_data(make_parity_clients()))
+    sweep = ss.sweep(problem, [clients, clients], [ss.Automatic(0.05)], seeds=2)
+    first, second = sweep.results[0]
+    assert isinstance(second.method, ss.SQP)
+    np.testing.assert_array_equal(second.history.objective, first.history.objective)
+
+
+def test_time_limit_covers_attempt_and_first_order_run(monkeypatch):
+    """Every call of the callback, after an exchange or a chunk of rounds, takes a second."""
+    problem = ss.Problem(hidden_absolute_error, lambda w, batch: (w**2).sum() - 1, jnp.zeros(4), convex=True)
+    ended = [0]
+    monkeypatch.setattr("time.perf_counter", lambda: float(ended[0]))
+
+    def wait(chunk):
+        ended[0] += 1
+
+    def run(seconds=None, **settings):
+        ended[0] = 0
+        logging = ss.Logging(callbacks=[wait], progress=False)
+        return ss.solve(problem, make_parity_clients(), seconds=seconds, logging=logging, **settings)
+
+    exchanges = len(run(method=ss.SQP(tolerance=0.0)).history)
+    unlimited = run(tolerance=0.0, rounds=1000)
+    assert unlimited.seconds == ended[0] > exchanges + 1
+    limited = run(tolerance=0.0, seconds=exchanges + 1)
+    assert limited.seconds == ended[0] == exchanges + 1
+    at_end = run(tolerance=0.0, seconds=exchanges)
+    assert at_end.seconds == ended[0] == exchanges
+    assert isinstance(at_end.method, ss.SQP)
+
+
 def test_separable_data_need_few_rounds():
     """The objective falls to 0 at infinity, where the multipliers vanish too."""
     task = breast_cancer(20)

@@ -13,7 +13,7 @@ from benchmarks import flat
 from compilations import COMPILATIONS
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.engine import compiled as engine
-from softswitch.engine.request import RunOptions, request
+from softswitch.engine.request import RunOptions, prepare_run
 from softswitch.methods import Decision, LocalLoss
 from softswitch.oracles import evaluation as slices
 from softswitch.oracles.gradient import make_gradient_oracle
@@ -40,7 +40,7 @@ def same_params(actual, expected):
 def test_last_chunk_has_remaining_rounds_only(clients):
     """The loop of a chunk has the number of remaining rounds, without a branch that skips rounds."""
     options = RunOptions(rounds=3, sampling=Sampling(batch_size=8), logging=ss.Logging(eval_every=0))
-    prepared_request = request(PROBLEM, clients, (RULE,), options)
+    prepared_request = prepare_run(PROBLEM, clients, (RULE,), options)
     parts, program, state = (
         prepared_request.setup(RULE),
         prepared_request.program(250),

@@ -511,6 +511,26 @@ def test_checkpoints_identify_optimizer_and_frozen_weights(tmp_path):
             run(**changes)
 
 
+def failing_objective(module, batch):
+    if module.training and "FAILING_CLIENT" in os.environ:
+        raise KeyError("a column")
+    return objective(module, batch)
+
+
+def test_error_of_client_is_kept_when_run_resumes(tmp_path, monkeypatch):
+    clients = ss.TorchData(to_datasets(*make_rows(np.float32)))
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=100.0)
+
+    def run(rounds):
+        problem = ss.Problem(failing_objective, misses, linear_module(torch.float32))
+        ss.solve(problem, clients, method, rounds=rounds, checkpoints=ss.Checkpoints(tmp_path))
+
+    run(10)
+    monkeypatch.setenv("FAILING_CLIENT", "")
+    with pytest.raises(KeyError, match="a column"):
+        run(20)
+
+
 def rate(module, batch):
     x, y = batch
     return (module(x)[y == 1, 0] <= 0).to(x.dtype).mean()
@@ -531,6 +551,13 @@ def test_surrogate_rates_and_certificate(x64, tmp_path):
         return ss.mean_over(misses_positive, batch["weight"] * (batch["y"] == 1))
 
     problem = ss.Problem(jax_objective, jax_rate, START, constraint_range={0, 1})
+    torch_problem = ss.Problem(objective, rate, module, constraint_range={0, 1})
+    moved = {"weight": np.asarray(result.params["weight"]) + 1}
+    of_moved = ss.certify(moved, torch_problem, to_datasets(*test_rows), tolerance=0.2)
+    of_jax = ss.certify(moved, problem, to_client_data(*test_rows), tolerance=0.2)
+    assert [one.verdict for one in of_moved.clients] == [one.verdict for one in of_jax.clients]
+    with pytest.raises(ValueError, match="tolerance"):
+        ss.certify(moved, torch_problem, to_datasets(*test_rows))
     expected = ss.certify(result, problem, to_client_data(*test_rows))
     for actual, reference in zip(certificate.clients, expected.clients, strict=True):
         assert actual.verdict == reference.verdict

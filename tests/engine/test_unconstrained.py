@@ -11,7 +11,9 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.engine import baselines as unconstrained
+from softswitch.engine.baselines import best_constant
 from softswitch.engine.compiled import CompiledEngine
+from softswitch.oracles.base import Evaluation
 from softswitch.problem.networks import constant_network, init_network, scores
 from softswitch.results.baseline import CONSTANT, START, UNCONSTRAINED_WORST
 from softswitch.tables.constraints import build_problem
@@ -180,3 +182,16 @@ def test_no_feasible_constant():
     _, constant = solve_with_constant("group-loss", make_labelled((0.3, 0.6)), 0.2)
     assert not constant.feasible
     assert constant.violating == 2
+
+
+def test_best_constant_is_trimmed_as_method_is_robust():
+    """One client of three violates the tolerance at any constant, and has the largest objective."""
+
+    def evaluate(odds):
+        distance = (odds - 1.0) ** 2
+        return Evaluation(np.array([distance, distance, 1e3]), np.array([[0.0], [0.0], [5.0]]))
+
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.1, robust=1)
+    odds, evaluation = best_constant(evaluate, lambda odds: odds, method)
+    assert odds == pytest.approx(1.0, abs=0.01)
+    assert evaluation.is_feasible(method)

@@ -12,6 +12,7 @@ import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, softplus_level
 from softswitch.certification.optimality import with_lower_bound
+from softswitch.oracles.base import Evaluation
 from softswitch.results.baseline import LowerBound
 from softswitch.results.folder import write_result
 from softswitch.results.report import write_report
@@ -45,6 +46,23 @@ def test_text():
     assert "may be below the optimum" in str(make_bound(feasible=False))
     np.testing.assert_allclose([make_bound().gap, make_bound().relative_gap], [0.003, 0.015])
     assert make_bound(value=0.0).relative_gap == math.inf
+
+
+@pytest.mark.parametrize(("pooled", "feasible"), [(0.05, True), (0.15, False)])
+def test_another_model_is_judged_by_pooled_constraint(pooled, feasible):
+    """One client of two is above the tolerance 0.1, and the pooled constraint decides."""
+    clients = ss.ClientData.from_arrays({"x": np.array([[1.0], [2.0]])}, client=["a", "b"])
+    constraint = ss.PooledConstraint(lambda w, batch: jnp.stack([(batch["weight"] * w[0]).sum()]), lambda sums: sums[0])
+    problem = ss.Problem(lambda w, batch: (w**2).sum(), constraint, jnp.zeros(1))
+    method = ss.SoftmaxSGM(alpha=10.0, step_size=0.1, tolerance=0.1, criterion="pooled")
+    result = dataclasses.replace(ss.solve(problem, clients, method, rounds=1), lower_bound=make_bound())
+    evaluation = Evaluation(np.array([0.3, 0.4]), np.array([[0.0], [0.2]]), np.array([pooled]))
+    changed = result.with_model(result.params, "another model", evaluation)
+    assert changed.lower_bound.feasible == changed.status.ok == changed.as_baseline.feasible == feasible
+    unknown = evaluation._replace(constraint=np.array([[0.0], [np.nan]]))
+    changed = result.with_model(result.params, "another model", unknown)
+    verdicts = [changed.lower_bound.feasible, changed.status.ok, changed.as_baseline.feasible]
+    assert verdicts == [False] * 3
 
 
 @pytest.mark.parametrize("lower_bound", [make_bound(), make_bound(value=-math.inf, certified=False, reason="it falls")])

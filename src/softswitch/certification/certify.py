@@ -59,25 +59,28 @@ def certify(
         result: Result of ``solve``, or the parameters of a model.
         problem: Objective and constraint, with ``objective_range`` and ``constraint_range`` if they are known.
         held_out: ``ClientData`` with rows that were not used for training. The clients may differ from the training's.
-            For a PyTorch module a data set for each trained client, or ``TorchData``.
+            For a PyTorch module a data set for each trained client, or ``TorchData``; the module keeps its parameters.
         confidence: Probability, in (0, 1), with which each kind of statement holds for all clients. Default: 0.95.
         tolerance: Upper bound on g_i. Default: the tolerance of the result's method; required if it is parameters.
         privacy: Privacy budget of the held-out rows. The certificate then uses one noisy sum per client and function.
             The ranges of the constraints must be known, and all functions must be means over rows. An objective without
             a range is omitted. Default: not private.
     """
+    if problem.is_torch and privacy is not None:
+        raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
+    params: Params = result
+    trained: tuple[Any, ...] = ()
+    if isinstance(result, Result):
+        params = result.params
+        trained = result.names
+        tolerance = result.method.tolerance if tolerance is None else tolerance
+    elif tolerance is None:
+        raise ValueError("tolerance must be given if result is not a Result")
     if problem.is_torch:
-        if privacy is not None:
-            raise ValueError("privacy must be None for PyTorch modules: certify each client with PrivateClient")
         certify_torch = import_module("softswitch.certification.torch").certify_torch
-        return certify_torch(result, problem, held_out, confidence, tolerance)
+        return certify_torch(params, trained, problem, held_out, confidence, tolerance)
     checks.check_instance("held_out", held_out, ClientData)
     held_out = cast(ClientData, held_out)
-    params = result.params if isinstance(result, Result) else result
-    if tolerance is None:
-        if not isinstance(result, Result):
-            raise ValueError("tolerance must be given if result is not a Result")
-        tolerance = result.method.tolerance
     levels = ErrorLevels.of(confidence, len(held_out.names), tolerance)
     params = check_params("params", params)
     ranges = row_ranges(problem, held_out, params)
@@ -89,7 +92,6 @@ def certify(
         values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
         pairs = zip(values, at_start, strict=True)
         intervals = [private_intervals(*pair, noise.multiplier, levels, ranges) for pair in pairs]
-    trained = result.names if isinstance(result, Result) else ()
     clients = list(zip(held_out.names, intervals, strict=True))
     certificate = build_certificate(clients, confidence, levels, ranges, trained)
     return certificate if noise is None else replace(certificate, epsilon=noise.epsilon, delta=noise.delta)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,9 @@ def lower_bound(
         reason = "the constraint is not continuous (it has a surrogate), so the Lagrangian cannot be minimised"
     if reason:
         values = make_evaluator(problem, clients, params)(params)
-        worst, meets = float(values.objective.max()), bool(values.constraint.max() <= limit)
+        worst = float(values.objective.max())
+        levels: Any = values.pooled if pooled else values.constraint
+        meets = bool(levels.max() <= limit)
         none, rows = (np.zeros(len(clients)), np.zeros(values.constraint.shape)), int(clients.sizes.sum())
         return LowerBound(-math.inf, worst, limit, meets, False, reason, "", *none, 0.0, rows)
     derivatives = RowDerivatives(problem, clients, pooled=pooled)

@@ -129,8 +129,9 @@ def count_rows_from_values(
 ) -> list[int]:
     """Return the number of rows to which f and each g apply, or raise ValueError if they are not means over rows.
 
-    ``row_values`` returns f and then each g on every row (rows × functions), ``total`` on all rows together. Both are
-    compared at random parameters of the shapes of ``start``, with fixed seeds. Rows are counted at the last of them.
+    ``row_values`` returns f and then each g on every row (rows × functions), ``total`` on all rows together. The mean
+    of the former is compared with the latter at ``attempts`` random parameters of the shapes of ``start``, with fixed
+    seeds. Rows are counted at the last of them.
     """
     counts = list[int]()
     for attempt in range(attempts, 0, -1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,33 +18,43 @@ from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, param
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import function_ranges
 from softswitch.results.certificate import Certificate, Interval
-from softswitch.results.result import Result
 from softswitch.support import checks
 
 
 def certify_torch(
-    result: Result, problem: Problem, held_out: Mapping[Any, Dataset], confidence: float, tolerance: float | None
+    params: Mapping[str, Any],
+    names: Sequence[Any],
+    problem: Problem,
+    held_out: Mapping[Any, Dataset],
+    confidence: float,
+    tolerance: float,
 ) -> Certificate:
-    """Certify a PyTorch module; arguments and result as in ``certify``, with a data set by client in ``held_out``."""
-    checks.check_instance("result", result, Result)
+    """Certify parameters of a PyTorch module, by name, with a data set by client in ``held_out``; see ``certify``.
+
+    ``names`` are the trained clients, empty if they are unknown.
+    """
     datasets: Mapping[Any, Dataset] = getattr(held_out, "datasets", held_out)
     if not datasets:
         raise ValueError(f"held_out must have at least one data set by client, but is {held_out!r}")
-    unknown = [name for name in datasets if name not in result.names]
-    if unknown:
+    unknown = [name for name in datasets if name not in names]
+    if names and unknown:
         raise ValueError(f"held_out must have names of trained clients, but has {unknown}; evaluate those separately")
     functions = ModuleFunctions(problem.start, problem.objective, problem.constraint)
     device = next(iter(functions.trained.values())).device
     rows = {name: TorchRows(f"held_out[{name!r}]", one, device) for name, one in datasets.items()}
-    functions.load(result.params)
-    constraints = functions.constraints(next(iter(rows.values())).take(np.arange(1)))
-    ranges = function_ranges(problem.objective_range, problem.constraint_range, constraints)
-    levels = ErrorLevels.of(confidence, len(rows), result.method.tolerance if tolerance is None else tolerance)
-    clients: list[ClientIntervals] = [
-        (name, module_intervals(functions, result.params, one, levels, ranges)) for name, one in rows.items()
-    ]
-    functions.load(result.params)
-    return build_certificate(clients, confidence, levels, ranges, result.names)
+    levels = ErrorLevels.of(confidence, len(rows), tolerance)
+    checks.check_instance("params", params, Mapping)
+    before = parameters(functions.module)
+    functions.load(params)
+    try:
+        constraints = functions.constraints(next(iter(rows.values())).take(np.arange(1)))
+        ranges = function_ranges(problem.objective_range, problem.constraint_range, constraints)
+        clients: list[ClientIntervals] = [
+            (name, module_intervals(functions, params, one, levels, ranges)) for name, one in rows.items()
+        ]
+    finally:
+        functions.load(before)
+    return build_certificate(clients, confidence, levels, ranges, names)
 
 
 def module_intervals(

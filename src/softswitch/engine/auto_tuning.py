@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -114,19 +114,25 @@ class Choice:
         return lines | {"first restart": f"{self.first_length:,} rounds", "first step": f"{self.first_step:.3g}"}
 
 
+class Tuned(NamedTuple):
+    """The settings of an auto-tuned run, and its options with batch sizes and memory in place of "auto"."""
+
+    choice: Choice
+    sampling: Sampling
+    compute: Compute
+
+
 def choose_settings(
     problem: Problem,
     clients: ClientData | StreamedData,
     sampling: Sampling,
     compute: Compute,
     rounds: int | None,
-    memory: Any,
-    *,
-    can_repeat: bool = True,
-) -> tuple[Choice, Sampling, Compute, Memory | None]:
+    methods: Sequence[Method],
+) -> Tuned:
     """Choose rounds (if None), batch sizes and memory (if "auto") and the first restart by the sizes of model and data.
 
-    ``can_repeat`` is True if clients can report at two iterates on the same rows.
+    ``methods`` are the automatic methods that share the settings.
     """
     size = count_parameters(problem.start)
     is_network = size > NETWORK_PARAMETERS
@@ -165,10 +171,9 @@ def choose_settings(
     )
     affordable = min(max(int(work / (report_rows + 3 * steps * update_rows)), min_rounds), MAX_ROUNDS)
     noisy = report is not None
-    if memory == "auto":
-        memory = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
+    memory = choose_memory(sampling.memory, methods, all_take_part=all_take_part, noisy=noisy, can_repeat=True)
     exact = all_take_part and not noisy
-    report_rows *= memory.values_a_report if isinstance(memory, Memory) else 1
+    report_rows *= 1 if memory is None else memory.values_a_report
     choice = choose_first_restart(
         problem.start,
         affordable if rounds is None else rounds,
@@ -178,8 +183,8 @@ def choose_settings(
         noisy=noisy,
         evaluation_cost=None if exact else float(clients.sizes.sum()) / (report_rows + 3 * steps * update_rows),
     )
-    sampling = replace(sampling, batch_size=update, value_batch_size=report)
-    return choice, sampling, replace(compute, group_by_size=grouped and not noisy), memory
+    sampling = replace(sampling, batch_size=update, value_batch_size=report, memory=memory)
+    return Tuned(choice, sampling, replace(compute, group_by_size=grouped and not noisy))
 
 
 def has_layers(shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -217,13 +222,24 @@ def choose_first_restart(
     return replace(choice, first_step=step * (JUMP_FACTOR if jumps else 1.0))
 
 
-def default_memory(*, all_take_part: bool, noisy: bool, can_repeat: bool = False) -> Memory | None:
-    """Return the memory of an auto-tuned run; None if every client reports on all its rows in every round."""
-    if all_take_part and not noisy:
+def choose_memory(
+    setting: Any, methods: Sequence[Method], *, all_take_part: bool, noisy: bool, can_repeat: bool
+) -> Memory | None:
+    """Return the server's memory: ``setting``, or if it is "auto", the one that suits methods that share it.
+
+    Automatic methods have a memory unless every client reports on all its rows in every round, or the method itself
+    keeps account of its clients. Others have one if they are robust and only some clients take part: outliers show
+    among all clients. ``can_repeat`` is True if clients can report at two iterates on the same rows.
+    """
+    if setting != "auto":
+        return setting
+    is_robust = any(method.robust is not None for method in methods)
+    smoothed = Memory(smoothing=SMOOTHING if noisy else 0.0)
+    if methods[0].step_size is not None:
+        return smoothed if is_robust and not all_take_part else None
+    if (all_take_part and not noisy) or any(method.compares or method.draws_clients for method in methods):
         return None
-    if noisy and can_repeat:
-        return Memory(corrected=True)
-    return Memory(smoothing=SMOOTHING if noisy else 0.0)
+    return Memory(corrected=True) if noisy and can_repeat and not is_robust else smoothed
 
 
 def choose_for_federation(federation: Federation, rounds: int | None, memory: Memory | None) -> Choice:

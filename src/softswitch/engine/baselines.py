@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.engine.auto_tuning import choose_settings, default_memory
+from softswitch.engine.auto_tuning import SMOOTHING, choose_settings
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunOptions, request
+from softswitch.engine.request import RunOptions, prepare_run
 from softswitch.engine.second_order import solve_second_order
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
+from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.methods.sqp import SQP
+from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.client_shifts import to_regret_task
 from softswitch.oracles.derivatives import RowDerivatives
@@ -97,9 +99,9 @@ def _train_unconstrained(
     if (limited := _options(result, problem, clients, held_out)) is None:
         return None
     template = Automatic(NO_BOUND, SoftmaxSGM).template
-    prepared = request(problem, clients, (template,), limited)
+    prepared = prepare_run(problem, clients, (template,), replace(limited, seed=result.seed))
     federation = replace(prepared.federation, start=result.params)
-    return run(replace(prepared, federation=federation), template, result.seed).params
+    return run(replace(prepared, federation=federation), template).params
 
 
 def _options(result: Result, problem: Problem, clients: ClientData, held_out: ClientData | None) -> RunOptions | None:
@@ -107,7 +109,7 @@ def _options(result: Result, problem: Problem, clients: ClientData, held_out: Cl
     history, count, largest = result.history, len(clients), int(clients.sizes.max())
     work = WORK_SHARE * float(history.value_evaluations[-1] + 3 * history.gradient_evaluations[-1])
     if result.restarts:  # with the compiled program of the run
-        sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, None)[1]
+        sampling = choose_settings(problem, clients, Sampling.automatic(), Compute(), None, [result.method]).sampling
         values, gradients = (
             float(count * rows) if isinstance(rows, int) else float(clients.sizes.sum())
             for rows in (sampling.value_batch_size, sampling.batch_size)
@@ -126,7 +128,8 @@ def _options(result: Result, problem: Problem, clients: ClientData, held_out: Cl
     # Functions that ignore weights cannot use padded batches.
     may_use_all = int(clients.sizes.min()) == largest or not functions_ignoring_weights(problem, clients)
     size = None if may_use_all and rows >= largest else min(rows, largest)
-    memory = default_memory(all_take_part=participants == count, noisy=size is not None)
+    is_exact = participants == count and size is None
+    memory = None if is_exact else Memory(smoothing=0.0 if size is None else SMOOTHING)
     sampling = Sampling(participation=participants / count, batch_size=size, value_batch_size=size, memory=memory)
     return RunOptions(rounds=rounds, sampling=sampling, logging=Logging(eval_every=0))
 
@@ -141,9 +144,8 @@ def best_constant(
 
     def attempt(odds: float) -> tuple[tuple[float, float], float, Evaluation]:
         evaluation = evaluate(constants(odds))
-        pooled = evaluation.pooled if method.switches_on == "pooled" else None
-        level = evaluation.constraint.max() if pooled is None else pooled.max()
-        violation, objective = max(0.0, float(level) - method.tolerance), float(evaluation.objective.max())
+        violation = max(0.0, evaluation.constraint_level(method) - method.tolerance)
+        objective = trimmed_max(evaluation.objective, method.robust)
         is_valid = math.isfinite(violation) and not math.isnan(objective)
         return ((violation, objective) if is_valid else (math.inf, math.inf)), odds, evaluation
 

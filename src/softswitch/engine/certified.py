@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ class Certified:
 
     @property
     def is_certified(self) -> bool:
-        """Whether the model is certified at every client with enough rows; False without a certificate."""
+        """Whether every client with enough rows is certified, and there is at least one. Others do not count."""
         return self.outcome.is_certified
 
     def __str__(self) -> str:
@@ -100,7 +101,7 @@ def solve_certified(
     output: Output = Output(),  # noqa: B008 (frozen)
     compute: Compute = Compute(),  # noqa: B008
     logging: Logging = Logging(),  # noqa: B008
-    checkpoints: Path | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Certified:
     """Train a model, and certify that every client's constraint holds on new data.
 
@@ -137,13 +138,12 @@ def solve_certified(
         compute: Where and how clients compute, as for ``solve``.
         logging: Values to record, callbacks and progress bar, as for ``solve``.
         checkpoints: Folder in which the first run is saved and from which it resumes; runs with margins use folders
-            next to it. Default: none.
+            next to it, as often. Default: none.
     """
     active, seed = resolve_method(method, tolerance), checks.check_seed("seed", seed)
     checks.check_instance("split", split, DataSplit)
     groups: dict[str, Any] = {"sampling": sampling, "output": output, "compute": compute, "logging": logging}
-    saved = None if checkpoints is None else Checkpoints(checkpoints)
-    options = RunOptions(rounds=rounds, seconds=seconds, seed=seed, checkpoints=saved, **groups)
+    options = RunOptions(rounds=rounds, seconds=seconds, seed=seed, checkpoints=checkpoints, **groups)
     limits = certifiability(problem, split.calibration, active.tolerance, confidence)
     first = solve_problem(problem, split.train, active, options)
     if first.status.code in INCOMPLETE:
@@ -153,7 +153,7 @@ def solve_certified(
     if built is None:
         return Certified(first, None, limits, first=first.params)
     models = [model for model in built if model.training.constraint.max() <= active.tolerance] or built
-    constant = path.constant_objective()
+    constant = path.constant_objective
     preferred = next((i for i, model in enumerate(models) if model.objective < constant), len(models) - 1)
     params, calibration = [model.params for model in models], split.calibration
     selection: dict[str, Any] = {"tolerance": active.tolerance, "preferred": preferred, "kinds": path.kinds}
@@ -207,13 +207,14 @@ class _Path:
             return self._shift(first, self.move, margins)
         return self._train_with_margins(first, margins)
 
+    @cached_property
     def constant_objective(self) -> float:
-        """Return the smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
+        """The smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
         if self.move is None:
             return math.inf
-        found = [self._validate(self.move(self.first.params, 0.0, offset)) for offset in CONSTANTS]
-        feasible = [one for one in found if one.constraint.max() <= self.method.tolerance]
-        return min((float(one.objective.max()) for one in feasible), default=math.inf)
+        evaluations = [self._validate(self.move(self.first.params, 0.0, offset)) for offset in CONSTANTS]
+        feasible = [values for values in evaluations if values.constraint.max() <= self.method.tolerance]
+        return min((float(values.objective.max()) for values in feasible), default=math.inf)
 
     def result_of(self, model: _Model) -> Result:
         """Return the first run with another model as its answer, and with the diagnostics that concern the model."""
@@ -259,8 +260,7 @@ class _Path:
             if not run.status.ok:
                 break
             models.append(self._model(run.params, f"margin {factor:g}", run))
-        constant = self.constant_objective()
-        return [model for model in models[:0:-1] if model.objective < constant] + models[:1]
+        return [model for model in models[:0:-1] if model.objective < self.constant_objective] + models[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
         """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.

@@ -20,7 +20,6 @@ from softswitch.engine.server_step import is_healthy
 from softswitch.methods.base import Method
 from softswitch.methods.state import State
 from softswitch.methods.weighting import maximum
-from softswitch.oracles.options import Logging
 from softswitch.privacy.oracle import PrivateOracle
 from softswitch.results.callbacks import Chunk, ProgressBar, SwitchShare, check_callbacks, run_callbacks
 from softswitch.results.checkpoints import Checkpoints, Snapshot
@@ -33,29 +32,30 @@ NOISE_SAMPLES = 32  # number of reports from which the noise of the sampled cons
 MAX_DEFERRED = 2  # largest number of interrupts that are deferred during a chunk; the next one is raised at once
 
 
-def run(
-    request: Request,
-    method: Method,
-    seed: int,
-    logging: Logging = Logging(),  # noqa: B008 (frozen)
-    checkpoints: Checkpoints | None = None,
-) -> Result:
+def run(request: Request, method: Method) -> Result:
     """Run a request with a method, from its start or its latest checkpoint, and return the result.
 
     A method whose ``step_size`` is None is auto-tuned by restarts.
     """
-    callbacks, engine = check_callbacks(logging.callbacks), request.engine
+    logging = request.options.logging
+    checkpoints = request.options.checkpoints
+    callbacks = check_callbacks(logging.callbacks)
+    engine = request.engine
     distributed = request.oracle.processes > 1
     is_first = not distributed or processes.is_first_process()
-    rounds, seconds, began = request.rounds, request.options.seconds, time.perf_counter()
-    records, done, stopped, late = list[Record](), 0, False, False
+    rounds, seconds = request.rounds, request.options.seconds
+    began = time.perf_counter()
+    records: list[Record] = []
+    done = 0
+    stopped = late = False
     lock: AbstractContextManager[None] = nullcontext()
     if checkpoints is not None:
         lock = processes.enter_on_first_process(checkpoints.lock) if distributed else checkpoints.lock()
     with lock, ProgressBar(rounds, logging.progress if is_first else False) as bar:
-        restarts = None if request.choice is None else LocalRestarts(request, method, seed)
-        saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, seed, checkpoints)
-        key, length = jax.random.key(seed), engine.chunk_length(request.oracle)
+        restarts = None if request.choice is None else LocalRestarts(request, method)
+        saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, checkpoints)
+        key = jax.random.key(request.options.seed)
+        length = engine.chunk_length(request.oracle)
         program = request.program(length)
         state = request.first_state(method) if restarts is None else restarts.begin()
         if restarts is not None or request.options.warm_start is not None:
@@ -107,7 +107,7 @@ def run(
             # The budget has one final evaluation, for the end of the run: this one can continue.
             oracle = request.oracle.without_final_evaluation()
             request = replace(request, federation=replace(request.federation, oracle=oracle))
-        return finish(request, method, seed, state, records, done, stopped, time.perf_counter() - began, restarts)
+        return finish(request, method, state, records, done, stopped, time.perf_counter() - began, restarts)
 
 
 @contextmanager
@@ -138,11 +138,13 @@ class _RunCheckpoints:
     """Checkpoints of a run in this process, including the state of its restarts."""
 
     def __init__(
-        self, request: Request, method: Method, restarts: LocalRestarts | None, seed: int, checkpoints: Checkpoints
+        self, request: Request, method: Method, restarts: LocalRestarts | None, checkpoints: Checkpoints
     ) -> None:
-        self._request, self._restarts, self.checkpoints = request, restarts, checkpoints
+        self._request = request
+        self._restarts = restarts
+        self.checkpoints = checkpoints
         self._method = method if restarts is None else restarts.method
-        self._identity = request.identity(method if restarts is None else restarts.template, seed)
+        self._identity = request.identity(method if restarts is None else restarts.template)
 
     def save(self, state: State, records: Sequence[Record], done: int, seconds: float) -> list[Record]:
         """Save a checkpoint after ``done`` rounds, unless that is 0, and return the records joined into one."""
@@ -171,9 +173,9 @@ class _RunCheckpoints:
                 f"checkpoints must be in a folder that all processes share, but {self.checkpoints.folder} differs "
                 "between them"
             )
-        if snapshot is None or self._restarts is None:
+        if snapshot is None or request.choice is None:
             return snapshot and snapshot.extend(request.rounds, request.averaging_from, state)
-        if request.choice is None or not request.choice.may_end:
+        if not request.choice.may_end:
             snapshot.check_rounds(request.rounds)
         return snapshot
 
@@ -181,7 +183,6 @@ class _RunCheckpoints:
 def finish(
     request: Request,
     method: Method,
-    seed: int,
     state: State,
     records: Sequence[Record],
     done: int,
@@ -213,36 +214,37 @@ def finish(
         averaging_from=request.averaging_from,
         answer=request.options.output.iterate,
         stopped=stopped,
-        seed=seed,
+        seed=request.options.seed,
         seconds=seconds,
         vanished=vanished,
-        culprit=_find_culprit(request, state, seed) if diverged_at >= 0 and not is_private else None,
+        culprit=_find_culprit(request, state) if diverged_at >= 0 and not is_private else None,
         restarts=() if restarts is None or diverged_at >= 0 else tuple(restarts.past),
         start=start,
-        auto_settings={} if restarts is None or request.choice is None else request.choice.describe(oracle),
+        auto_settings={} if request.choice is None else request.choice.describe(oracle),
     )
 
     def constraint_noise() -> float:
         if isinstance(oracle, PrivateOracle):  # known without another release
             deviations = oracle.report_deviations[:, 1:]
             return float(deviations.max(where=np.isfinite(deviations), initial=0))
-        return _sample_noise(request, state, seed, rounds)
+        return _sample_noise(request, state, rounds)
 
     return replace(build_result(end, oracle, constraint_noise), client_optimum=request.client_optimum)
 
 
-def _sample_noise(request: Request, state: State, seed: int, first: int) -> float:
+def _sample_noise(request: Request, state: State, first: int) -> float:
     """Return the standard deviation of the sampled G at a fixed iterate, over the draws of ``NOISE_SAMPLES`` rounds."""
-    oracle, key, sampled = request.oracle_in_rounds, jax.random.key(seed), np.empty(NOISE_SAMPLES)
+    oracle, key = request.oracle_in_rounds, jax.random.key(request.options.seed)
+    sampled = np.empty(NOISE_SAMPLES)
     for i in range(NOISE_SAMPLES):
         reports = request.engine.report(oracle, state.params, key, jnp.int32(first + i))[1]
         sampled[i] = maximum(jnp.asarray(reports.constraint), jnp.asarray(reports.mask)[:, None])
     return float(sampled[~np.isneginf(sampled)].std())
 
 
-def _find_culprit(request: Request, state: State, seed: int) -> Any:
+def _find_culprit(request: Request, state: State) -> Any:
     """Return the label of a client whose report in the diverged round is not finite; None if all are finite."""
-    key, k = jax.random.key(seed), state.diverged_at
-    clients, reports = request.engine.report(request.oracle_in_rounds, state.params, key, k)
+    key = jax.random.key(request.options.seed)
+    clients, reports = request.engine.report(request.oracle_in_rounds, state.params, key, state.diverged_at)
     is_finite = np.asarray(is_healthy(reports))
     return None if is_finite.all() else request.federation.names[int(clients[np.argmin(is_finite)])]

@@ -15,7 +15,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunOptions, request_of
+from softswitch.engine.request import RunOptions, prepare_federation
 from softswitch.methods.automatic import to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -97,9 +97,9 @@ def solve_privately(
     oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     method = _fill_method(to_first_order(method), oracle, plan.options)
-    request = request_of(federation, (method,), plan.options)
+    request = prepare_federation(federation, (method,), plan.options)
     request = replace(request, privacy=f"{privacy} for {request.rounds} rounds")
-    result = add_account(run(request, method, options.seed, options.logging, options.checkpoints), oracle, plan)
+    result = add_account(run(request, method), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
-from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_settings, default_memory
+from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_memory, choose_settings
 from softswitch.engine.compiled import CompiledEngine, Program, ShardedEngine, Span, release
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
@@ -155,6 +155,10 @@ class Request:
             return OutOfCoreEngine()
         return CompiledEngine() if self.oracle.is_compiled else StepwiseEngine()
 
+    def with_options(self, **changes: Any) -> Request:
+        """Return the request with other options by name."""
+        return replace(self, options=replace(self.options, **changes))
+
     def span(self, first: int) -> Span:
         """Return the traced numbers of the chunk that begins with round ``first``."""
         return Span(first, self.rounds, self.averaging_from, max(1, self.eval_every))
@@ -186,7 +190,7 @@ class Request:
         warm_start = self.options.warm_start
         return self.federation.start if warm_start is None else warm_start.state.params
 
-    def identity(self, method: Method, seed: int) -> dict[str, str]:
+    def identity(self, method: Method) -> dict[str, str]:
         """Return everything that determines a run, as text: runs with the same identity are equal bit by bit.
 
         The number of rounds and of evaluations is not included, so that a run can be extended.
@@ -194,6 +198,7 @@ class Request:
         oracle, state = self.on_one_device or self.oracle, self.first_state(method)
         setup = self.setup(method)._replace(oracle=oracle.without_evaluation())
         program = self.program(1)._replace(evaluates=False)
+        key = jax.random.key(self.options.seed)
         # The program's digest covers the functions. The slice size depends on the device's memory.
         entries: Any = fields(oracle) if is_dataclass(oracle) else ()  # a user's oracle need not be one
         names = [entry.name for entry in entries if entry.metadata.get("static")]
@@ -201,20 +206,20 @@ class Request:
         return {
             **({} if self.privacy is None else {"privacy": self.privacy}),
             "method": strip_addresses(str(method)),
-            "seed": str(seed),
+            "seed": str(self.options.seed),
             "record_clients": str(bool(self.options.logging.record_clients)),
             "memory": str(self.memory),
             "domain": strip_addresses(repr(self.federation.domain)),
             **{name: strip_addresses(repr(getattr(oracle, name))) for name in static},
             "numbers": fingerprint((method, self.domain, self.memory)),
             "start": fingerprint(state),
-            **self.engine.identity(oracle, setup, program, self.span(0), jax.random.key(seed), state),
+            **self.engine.identity(oracle, setup, program, self.span(0), key, state),
             **({} if self.choice is None else {CHOSEN_FOR: json.dumps(self.choice.chosen_for)}),
             "jax": jax.__version__,
         }
 
 
-def request(
+def prepare_run(
     problem: Problem, clients: ClientData | StreamedData, methods: Sequence[Method], options: RunOptions
 ) -> Request:
     """Return a checked request for clients that hold rows; the methods are all automatic, or none is.
@@ -225,21 +230,20 @@ def request(
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
     compute, sampling, held_out = options.compute, options.sampling or Sampling(), cast(Any, options.logging.held_out)
-    choice, memory = None, cast(Any, sampling.memory)
-    if memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
-        memory = None  # over Flower no pooled constraint is remembered
+    choice = None
+    if sampling.memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
+        sampling = replace(sampling, memory=None)  # over Flower no pooled constraint is remembered
     if is_automatic(methods):
-        memory = _memory_unless_compared(methods, memory)
-        can_repeat = all(method.robust is None for method in methods)
-        choose = partial(choose_settings, problem, clients, sampling, compute, memory=memory, can_repeat=can_repeat)
-        current = choose(options.rounds)[0]
-        choice, sampling, compute, memory = choose(_rounds_of_first_run(options))
+        choose = partial(choose_settings, problem, clients, sampling, compute, methods=methods)
+        current = choose(options.rounds).choice
+        choice, sampling, compute = choose(_rounds_of_first_run(options))
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
-    else:
+    elif any(method.robust is not None for method in methods):
         all_take_part = sampling.participants(len(clients)) == len(clients)
         noisy = sampling.value_batch_size is not None
-        memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
-    options = options.fill(choice, replace(sampling, memory=memory))
+        memory = choose_memory(sampling.memory, methods, all_take_part=all_take_part, noisy=noisy, can_repeat=False)
+        sampling = replace(sampling, memory=memory)
+    options = options.fill(choice, sampling)
     oracle: GradientOracle | OutOfCoreOracle
     sharded = None
     if isinstance(clients, StreamedData):
@@ -266,19 +270,19 @@ def request(
     return _check_methods(Request(federation, options, choice, on_one_device, optimum), methods)
 
 
-def request_of(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
+def prepare_federation(federation: Federation, methods: Sequence[Method], options: RunOptions) -> Request:
     """Return a checked request for clients that are an oracle, which has its own sampling."""
-    oracle, sampling, choice = federation.oracle, options.sampling or Sampling(), None
-    memory = cast(Any, sampling.memory)
-    all_take_part, noisy = oracle.participants == oracle.client_count, oracle.report_batch_size is not None
-    if oracle.supports_client_selection:
-        memory = _memory_if_robust(methods, memory, all_take_part=all_take_part, noisy=noisy)
+    oracle = federation.oracle
+    sampling = options.sampling or Sampling()
+    choice = None
+    memory = choose_memory(
+        sampling.memory if oracle.supports_client_selection or sampling.memory != "auto" else None,
+        methods,
+        all_take_part=oracle.participants == oracle.client_count,
+        noisy=oracle.report_batch_size is not None,
+        can_repeat=oracle.can_repeat_reports,
+    )
     if is_automatic(methods):
-        memory = _memory_unless_compared(methods, memory)
-        if memory == "auto":
-            can_repeat = oracle.can_repeat_reports and all(method.robust is None for method in methods)
-            chosen = default_memory(all_take_part=all_take_part, noisy=noisy, can_repeat=can_repeat)
-            memory = chosen if oracle.supports_client_selection else None
         current = choose_for_federation(federation, options.rounds, memory)
         choice = choose_for_federation(federation, _rounds_of_first_run(options), memory)
         choice = replace(choice, rounds=current.rounds, may_end=current.may_end)
@@ -333,18 +337,6 @@ def is_automatic(methods: Sequence[Method]) -> bool:
         if method.constraint_alpha is not None or method.alpha_scale == "spread":
             raise ValueError(f"constraint_alpha and alpha_scale need an alpha, but {method} has none; give all or none")
     return True
-
-
-def _memory_unless_compared(methods: Sequence[Method], memory: Any) -> Any:
-    """Return no memory in place of "auto" if a method itself keeps account of its clients."""
-    return None if memory == "auto" and any(m.compares or m.draws_clients for m in methods) else memory
-
-
-def _memory_if_robust(methods: Sequence[Method], memory: Any, *, all_take_part: bool, noisy: bool) -> Any:
-    """Return a memory in place of "auto" for robust methods with few participants: outliers show among all clients."""
-    if memory == "auto" and not all_take_part and any(method.robust is not None for method in methods):
-        return default_memory(all_take_part=False, noisy=noisy)
-    return memory
 
 
 def _rounds_of_first_run(options: RunOptions) -> int | None:

@@ -60,15 +60,13 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, params: Params, description: str, values: Evaluation, method: Method) -> Answer:
         """Return the answer with parameters, description and values at every client, summarised for a method."""
-        level = trimmed_max(values.constraint, method.robust)
+        level = values.constraint_level(method)
         if method.switches_on == "mean":
             level = winsorised_mean(values.constraint, method.robust)
-        elif method.switches_on == "pooled" and values.pooled is not None:
-            level = values.pooled.max()
         worst = score = trimmed_max(values.objective, method.robust)
         if method.aims_at == "mean":
             score = winsorised_mean(values.objective, method.robust)
-        return cls(params, worst, float(level), description, score, values)
+        return cls(params, worst, level, description, score, values)
 
     @property
     def is_finite(self) -> bool:
@@ -158,10 +156,11 @@ class Restarts:
 class LocalRestarts(Restarts):
     """The restarts of a run in this process."""
 
-    def __init__(self, request: Request, requested: Method, seed: int) -> None:
+    def __init__(self, request: Request, requested: Method) -> None:
         assert request.choice is not None
         super().__init__(request.choice, requested)
-        self._request, self._key = request, jax.random.key(seed)
+        self._request = request
+        self._key = jax.random.key(request.options.seed)
         self._first = request.first_state(self.template)
         # Later restarts begin at an answer to which the moments and the average of a previous run do not belong.
         self._later = self._first if request.options.warm_start is None else request.fresh_state(self.template)
@@ -196,7 +195,8 @@ class LocalRestarts(Restarts):
         first = self.past[-1].step_size * self._factor if self.past else choice.first_step
         step = self._next_step(first, cast(float, request.options.output.average_last))
         threshold = self._next_threshold(self.start.constraint, self.best.params, above=not choice.exact)
-        state = self._state_at(self.start if self._begins_at_start else self.best, done)
+        origin = self.start if self._begins_at_start(len(self.past)) else self.best
+        state = self._state_at(origin, done)
         self.method = choice.method(self._requested, step, self._momentum, threshold)
         if request.oracle.local_steps > 1 and self._requested.local_step_size is None:
             norm = request.engine.direction_norm(request.setup(self.method), self._key, jnp.int32(done), state)
@@ -218,27 +218,36 @@ class LocalRestarts(Restarts):
         """Evaluate the answers of the current restart, which ends after ``done`` rounds; return the next state."""
         diverged, tolerance = int(state.diverged_at) >= 0, self.tolerance
         warm = "" if self.past or not int(self._first.average.rounds) else " and of the previous run"
-        wanted, frugal = self._request.options.output.iterate, self._choice.frugal
-        found = candidates(state, self.done, done, self.averaging_from, wanted, warm, frugal=frugal)
-        answers = {name: self._evaluate(*one) for name, one in found.items() if not (diverged and name == "last")}
-        better = [one for one in answers.values() if one.is_finite and one.rank(tolerance) < self.best.rank(tolerance)]
+        iterate, frugal = self._request.options.output.iterate, self._choice.frugal
+        iterates = candidates(state, self.done, done, self.averaging_from, iterate, warm, frugal=frugal)
+        if diverged:
+            iterates.pop("last", None)
+        answers = {name: self._evaluate(*candidate) for name, candidate in iterates.items()}
+        finite = [answer for answer in answers.values() if answer.is_finite]
         self._shift = 0.0
         if not (diverged or self._choice.exact):
             criterion = join(records, done).criterion[self.done :]
             self._shift = self._threshold_error(answers.get("last") or self._evaluate(state.params, ""), criterion)
-        before, self.best = self.best, min([self.best, *better], key=lambda one: one.rank(tolerance))
-        again, began_at_start = bool(self.past) and self._factor >= 1, self._begins_at_start
-        self._factor = MUCH_SMALLER if diverged else next_factor(before, self.best, tolerance, again=again)
-        if began_at_start and self.best is before:
-            self._factor = 1 / NEAR_STEP
-        self._finish(done, self.best, better=bool(better), diverged=diverged, evaluated=len(answers))
-        if self._begins_at_start:
-            self._factor = NEAR_STEP
+        before = self.best
+        self.best = min([before, *finite], key=lambda answer: answer.rank(tolerance))
+        self._factor = self._factor_after(before, diverged=diverged)
+        self._finish(done, self.best, better=self.best is not before, diverged=diverged, evaluated=len(answers))
         if diverged and self.is_hopeless:
             return state
         score = jnp.asarray(self.best.objective if self._is_feasible(self.best) else jnp.inf, state.best.score.dtype)
         best = state.best._replace(params=self.best.params, score=score)
         return state._replace(params=self.best.params, best=best, diverged_at=jnp.int32(-1))
+
+    def _factor_after(self, before: Answer, *, diverged: bool) -> float:
+        """Return the factor on the step size after the current restart, with ``before`` as its best answer so far."""
+        current = len(self.past)
+        if self._begins_at_start(current + 1):
+            return NEAR_STEP
+        if self._begins_at_start(current) and self.best is before:
+            return 1 / NEAR_STEP
+        if diverged:
+            return MUCH_SMALLER
+        return next_factor(before, self.best, self.tolerance, again=current > 0 and self._factor >= 1)
 
     def _threshold_error(self, last: Answer, criterion: Any) -> float:
         """Return the change of λ that corrects the error of the reported criterion at the end of a restart."""
@@ -271,10 +280,9 @@ class LocalRestarts(Restarts):
     def _is_feasible(self, answer: Answer) -> bool:
         return answer.constraint <= self._requested.tolerance
 
-    @property
-    def _begins_at_start(self) -> bool:
-        """Whether the next restart begins at the start: the second one, if the constraint moves in jumps."""
-        return self._choice.jumps and len(self.past) == 1 and self._request.options.warm_start is None
+    def _begins_at_start(self, index: int) -> bool:
+        """Return whether a restart begins at the start: the second one, index 1, if the constraint moves in jumps."""
+        return self._choice.jumps and index == 1 and self._request.options.warm_start is None
 
     def _state_at(self, origin: Answer, done: int) -> State:
         """Return the first state of a restart at an answer, with the answer's values in the server's memory."""

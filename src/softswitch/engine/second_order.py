@@ -83,14 +83,18 @@ def _shapes(problem: Problem) -> list[tuple[int, ...]]:
 
 
 class Attempt(NamedTuple):
-    """The result of second order, or None; and why a first-order method must run, or None if the result is final."""
+    """A run of ``SQP`` in place of a first-order method, or the reason against it."""
 
-    result: Result | None
-    reason: str | None = None
+    result: Result | None  # None if there was no run
+    reason: str | None = None  # why a first-order method must run; None if the result is final
+    oracle: DerivativeOracle | None = None  # the clients of the run
 
 
 def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMethod, options: RunOptions) -> Attempt:
-    """Run ``SQP``, if these options allow it and, unless it was requested, if it suits the problem."""
+    """Run ``SQP``, if these options allow it and, unless it was requested, if it suits the problem.
+
+    A PyTorch module has its initial parameters again afterwards.
+    """
     chosen, sampling = isinstance(method, OpenMethod), options.sampling or Sampling()
     if chosen and sampling == Sampling.automatic(memory=sampling.memory):
         options = replace(options, sampling=Sampling())
@@ -116,12 +120,14 @@ def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMetho
         solve_over_flower = import_module(FLOWER_ENGINE).solve_over_flower
         result = solve_over_flower(problem, clients, active, exchanges.with_evaluation(0), identity)
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
+    oracle.load_params(oracle.start)
     if not chosen:
-        return Attempt(result)
+        return Attempt(result, None, oracle)
     reason = f"SQP, because the model has {oracle.size} parameters and no layers"
     return Attempt(
         replace(result, auto_settings={"method": reason}),
         describe_failure(result, default_rounds=options.rounds is None),
+        oracle,
     )
 
 
@@ -168,9 +174,8 @@ def better(first: Result, second: Result) -> Result:
     """Return the result with the smaller excess over the tolerance, or if equal, with the smaller F; else the first."""
 
     def rank(result: Result) -> tuple[float, float]:
-        constraint, pooled = result.client_constraint, result.pooled_constraint
-        level = pooled if result.method.switches_on == "pooled" and pooled is not None else constraint
-        excess, objective = float(level.max()) - result.method.tolerance, float(result.client_objective.max())
+        excess = result.evaluation.constraint_level(result.method) - result.method.tolerance
+        objective = result.worst_objective
         failed = result.status.code is StatusCode.DIVERGED or not np.isfinite([excess, objective]).all()
         return (math.inf, math.inf) if failed else (max(0.0, excess), objective)
 
@@ -322,18 +327,13 @@ class _Run:
         has_failed = int(state.phase) == Phase.DIVERGED or state.found.violation(tolerance) > 1e-6 * (1 + tolerance)
         if has_failed or self.margins == MAX_MARGINS:
             return False
-        excess = self._level(self.oracle.evaluate(self.oracle.rebuild(state.point))) - tolerance
+        excess = self.oracle.evaluate(self.oracle.rebuild(state.point)).constraint_level(method) - tolerance
         if not excess > 0:
             return False
         least = 5 * sqp.NEGLIGIBLE_VIOLATION * max(1.0, tolerance)
         self.margin, self.margins = max(self.margin + 2 * excess, 4 * self.margin, least), self.margins + 1
         self.state = sqp.propose(method, tolerance - self.margin, self.oracle.domain, state)
         return True
-
-    def _level(self, evaluation: Evaluation) -> float:
-        """Return G: the largest constraint of a client, or of the pooled data."""
-        values: Any = evaluation.pooled if self.method.switches_on == "pooled" else evaluation.constraint
-        return float(values.max())
 
     def _record(self, found: Derivatives, rows: int, point: np.ndarray | None = None) -> Record:
         """Return the record of an exchange, with one round; without a point, one of the same structure."""
@@ -373,7 +373,6 @@ class _Run:
         evaluation: Evaluation = oracle.evaluate(params)
         status, diagnostics = self._describe(evaluation, stopped, reason)
         start: Evaluation = oracle.evaluate(oracle.start)
-        oracle.load_answer(params)
         return Result(
             params=params,
             last=params,
@@ -435,7 +434,7 @@ class _Run:
             where = "on the pooled data" if is_pooled else f"at all of {join_first(blocking)}"
             evidence = f"no parameters have constraints below {format_value(method.tolerance + least)} {where}"
             evidence += f", if {assumed}" if assumed else ""
-            advice = f"Raise the tolerance to at least {format_value(self._level(evaluation))}"
+            advice = f"Raise the tolerance to at least {format_value(evaluation.constraint_level(method))}"
             diagnostics.append(Diagnostic(DiagnosticCode.NEVER_FEASIBLE, evidence, advice))
         return status, tuple(diagnostics)
 

@@ -14,7 +14,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
-from softswitch.engine.request import RunOptions, request, request_of, resolve_method
+from softswitch.engine.request import RunOptions, prepare_federation, prepare_run, resolve_method
 from softswitch.engine.second_order import FLOWER_ENGINE, INSTEAD, attempt_second_order, better, refuse_over_flower
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
@@ -62,9 +62,9 @@ def solve(
             problem whose start is a PyTorch module. None for a ``Federation``.
         method: Method with its settings, such as ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         tolerance: ε of an automatic run: the constraint is met if G(w) <= ε. In place of a method.
-        rounds: Maximum number of rounds K. Default: 1000 for a method; automatic runs stop when progress stalls, over
-            Flower after 300 rounds.
-        seconds: Stop at the first checkpoint after this many seconds.
+        rounds: Maximum number of rounds K. Default: 1000 for a method, 300 over Flower if it is automatic. Other
+            automatic runs stop when progress stalls if reports are exact, and otherwise use a budget of computations.
+        seconds: Time limit in seconds, checked after every chunk of rounds, or exchange of ``SQP``. Default: no limit.
         seed: Seed of all random choices. The same seed gives the same result on the same machine.
         sampling: Which clients take part in a round, and which rows they use. Default: ``Sampling()`` for a method,
             ``Sampling.automatic()`` for an automatic run.
@@ -107,17 +107,9 @@ def solve(
 def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOptions) -> Result:
     """Solve for clients that hold rows; a method without a step size has its settings chosen."""
     options = options.with_sampling(method)
-    output, compute, logging, checkpoints = options.output, options.compute, options.logging, options.checkpoints
+    output, compute = options.output, options.compute
     if isinstance(method, SQP | OpenMethod):
-        attempt = attempt_second_order(problem, clients, method, options)
-        if attempt.result is not None and (attempt.reason is None or isinstance(method, SQP)):
-            return attempt.result
-        if attempt.result is not None and checkpoints is not None:
-            checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
-        first = solve_problem(problem, clients, to_first_order(method), replace(options, checkpoints=checkpoints))
-        chosen = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
-        first = replace(first, auto_settings=chosen | first.auto_settings)
-        return first if attempt.result is None else better(first, replace(attempt.result, auto_settings=chosen))
+        return _solve_second_order_first(problem, clients, method, options)
     if problem.is_torch:
         solve_torch: Callable[..., Result] = import_module(TORCH_ENGINE).solve_torch
         return solve_torch(problem, clients, method, options)
@@ -132,13 +124,13 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
     if options.rounds is None and compute.engine != "compiled" and method.step_size is None:
         options = replace(options, rounds=FLOWER_ROUNDS)
-    prepared = request(problem, clients, (method,), options)
+    prepared = prepare_run(problem, clients, (method,), options)
     if compute.engine == "compiled":
-        result = run(prepared, method, options.seed, logging, checkpoints)
+        result = run(prepared, method)
     else:
         refuse_over_flower(options)
         template = method if prepared.choice is None else prepared.choice.template(method)
-        identity = prepared.identity(template, options.seed) if checkpoints else {}
+        identity = prepared.identity(template) if options.checkpoints else {}
         result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
         result = replace(result, client_optimum=prepared.client_optimum)
     wanted = output.lower_bound
@@ -154,6 +146,32 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
     return result
 
 
+def _solve_second_order_first(problem: Problem, clients: Any, method: SQP | OpenMethod, options: RunOptions) -> Result:
+    """Run ``SQP``, and for an ``OpenMethod`` a first-order method if it must; return the better result.
+
+    The time limit is that of both runs together.
+    """
+    attempt = attempt_second_order(problem, clients, method, options)
+    second = attempt.result
+    spent = 0.0 if second is None else second.seconds
+    left = None if options.seconds is None else options.seconds - spent
+    if second is not None and (attempt.reason is None or (left is not None and left <= 0)):
+        result = second
+    else:
+        checkpoints = options.checkpoints
+        if second is not None and checkpoints is not None:
+            checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / "first-order")
+        options = replace(options, seconds=left, checkpoints=checkpoints)
+        first = solve_problem(problem, clients, to_first_order(method), options)
+        settings = {"method": f"{type(first.method).__name__}, because {attempt.reason}"}
+        result = replace(first, seconds=spent + first.seconds, auto_settings=settings | first.auto_settings)
+        if second is not None:
+            result = better(result, replace(second, seconds=result.seconds, auto_settings=settings))
+    if attempt.oracle is not None:
+        attempt.oracle.load_params(result.params)
+    return result
+
+
 def solve_federation(federation: Federation, method: Method, options: RunOptions) -> Result:
     """Solve for clients that are an oracle."""
     if isinstance(method, SQP):
@@ -166,5 +184,5 @@ def solve_federation(federation: Federation, method: Method, options: RunOptions
     changed += [name for name, value in given.items() if value is not None]
     if changed:
         raise ValueError(f"{changed[0]} must keep its default for a Federation: its oracle decides that")
-    prepared = request_of(federation, (method,), options)
-    return run(prepared, method, options.seed, options.logging, options.checkpoints)
+    prepared = prepare_federation(federation, (method,), options)
+    return run(prepared, method)

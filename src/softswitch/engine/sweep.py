@@ -22,7 +22,7 @@ from softswitch.data.client_data import ClientData
 from softswitch.data.streamed_data import StreamedData
 from softswitch.engine import compiled
 from softswitch.engine.loop import finish, run
-from softswitch.engine.request import Request, RunOptions, is_automatic, request, request_of, resolve_method
+from softswitch.engine.request import Request, RunOptions, is_automatic, prepare_federation, prepare_run, resolve_method
 from softswitch.engine.second_order import attempt_second_order
 from softswitch.engine.solve import TORCH_ENGINE
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
@@ -221,9 +221,9 @@ def _prepare(data: DataSet, methods: tuple[Method, ...], options: RunOptions) ->
     if not isinstance(problem, Federation):
         options = replace(options.with_sampling(methods[0]), logging=replace(options.logging, held_out=held_out))
         if not problem.is_torch:
-            return request(problem, clients, methods, options)
+            return prepare_run(problem, clients, methods, options)
         problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, options.sampling, held_out)
-    return request_of(problem, methods, options)
+    return prepare_federation(problem, methods, options)
 
 
 def _run_all(
@@ -256,7 +256,8 @@ def _run_in_threads(shares: Sequence[Share], methods: Sequence[Method], bar: Pro
             for enter, value in settings:
                 contexts.enter_context(enter(value))
             request, seed = runs[s]
-            return run(request, methods[r], seed, Logging(callbacks=(watch,), progress=False))
+            silent = replace(request.options.logging, callbacks=(watch,), progress=False)
+            return run(request.with_options(seed=seed, logging=silent), methods[r])
 
     with ThreadPoolExecutor(threads) as pool:
         futures = [[pool.submit(run_one, r, s) for s in range(len(runs))] for r in range(len(methods))]
@@ -301,6 +302,8 @@ def _run_stacked(share: Share, methods: Sequence[Method], bar: ProgressBar) -> l
 
     def result(r: int, s: int) -> Result:
         state, own_records = jax.tree.map(lambda leaf: leaf[s, r], (states, records))
-        return finish(request, methods[r], seeds[s], state, own_records, request.rounds, False, seconds)
+        return finish(
+            request.with_options(seed=seeds[s]), methods[r], state, own_records, request.rounds, False, seconds
+        )
 
     return [tuple(result(r, s) for s in range(len(seeds))) for r in range(len(methods))]

@@ -14,7 +14,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from softswitch.data.sampling import client_bit_count, sample_clients
+from softswitch.methods.base import Method
 from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.weighting import trimmed_max
 from softswitch.problem.domains import Domain, check_domain
 from softswitch.problem.parameters import Params, check_start
 
@@ -33,6 +35,25 @@ class Evaluation(NamedTuple):
     objective: np.ndarray
     constraint: np.ndarray
     pooled: np.ndarray | None = None
+
+    def constraint_level(self, method: Method) -> float:
+        """Return G: the pooled constraint if the method switches on it, else the largest of a client, after trimming.
+
+        Args:
+            method: The method, for its criterion and its number of Byzantine clients.
+        """
+        if self.pooled is not None and method.switches_on == "pooled":
+            return float(self.pooled.max())
+        return trimmed_max(self.constraint, method.robust)
+
+    def is_feasible(self, method: Method) -> bool:
+        """Return whether G is at most the tolerance. A client with an unknown value counts as a violation.
+
+        Args:
+            method: The method, for its tolerance and as in ``constraint_level``.
+        """
+        known = method.switches_on != "pooled" or not np.isnan(self.constraint).any()
+        return known and bool(self.constraint_level(method) <= method.tolerance)
 
 
 class Oracle(ABC):

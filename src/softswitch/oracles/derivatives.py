@@ -75,8 +75,8 @@ class DerivativeOracle(ABC):
         """Return the values of every client on held-out rows, or None if there are none."""
         return None
 
-    def load_answer(self, params: Params) -> None:
-        """Load the answer into the user's model. Default: there is none."""
+    def load_params(self, params: Params) -> None:
+        """Load parameters into the user's model, and prepare it for use. Default: there is no model."""
         return
 
     @abstractmethod

@@ -78,7 +78,7 @@ class TorchDerivatives(DerivativeOracle):
         values = self._oracle.evaluate_held_out(params)
         return None if values is None else Evaluation(*values)
 
-    def load_answer(self, params: Any) -> None:
+    def load_params(self, params: Any) -> None:
         """Load parameters into the module, and set ``eval`` mode."""
         self._oracle.load_answer(params)
 

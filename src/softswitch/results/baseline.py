@@ -124,9 +124,6 @@ class Baseline(JsonRecord):
     def of(cls, name: str, evaluation: Evaluation, method: Method, params: Params | None = None) -> Baseline:
         """Summarise a model's values at every client; ``method`` has the tolerance and the number of trimmed ones."""
         worst = evaluation.constraint.max(axis=1)
-        feasible = trimmed_max(evaluation.constraint, method.robust) <= method.tolerance
-        if evaluation.pooled is not None and method.switches_on == "pooled":
-            feasible = not np.isnan(worst).any() and float(evaluation.pooled.max()) <= method.tolerance
         has_values = not np.isneginf(evaluation.objective).all()
         return cls(
             name=name,
@@ -134,7 +131,7 @@ class Baseline(JsonRecord):
             mean_objective=winsorised_mean(evaluation.objective, method.robust) if has_values else -math.inf,
             constraint=trimmed_max(evaluation.constraint, method.robust),
             violating=int((~(worst <= method.tolerance)).sum()),
-            feasible=bool(feasible),
+            feasible=evaluation.is_feasible(method),
             params=params,
         )
 

@@ -57,10 +57,7 @@ class Outcome(StrEnum):
 
     @property
     def is_certified(self) -> bool:
-        """Whether every client with enough rows is certified, and there is at least one.
-
-        Clients with too few rows do not count.
-        """
+        """Whether every client with enough rows is certified, and there is at least one. Others do not count."""
         return self in (Outcome.CERTIFIED, Outcome.PARTLY, Outcome.CONSTANT)
 
 

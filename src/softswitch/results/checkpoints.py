@@ -137,8 +137,9 @@ class Checkpoints:
             return None
         file, content, arrays = newest
         _check_identity(file, content["identity"], identity)
+        structure = like()  # may call the user's clients, whose errors are not those of the file
         with wrap_read_errors(file):
-            state, record, best = unflatten_by_path(arrays, (*like(), best))
+            state, record, best = unflatten_by_path(arrays, (*structure, best))
             values = {name: content[name] for name in VALUES} | {"names": tuple(content["names"])}
             return Snapshot(state=state, record=record, best=best, **values)
 

@@ -22,7 +22,7 @@ from softswitch.results.history import History
 from softswitch.results.status import Diagnostic, Restart, RunEnd, Status, StatusCode
 from softswitch.support.text import format_number, format_value
 
-_ARRAYS = ("client_objective", "client_constraint", "pooled_constraint", "client_optimum")  # fields of an evaluation
+_EVALUATION = ("client_objective", "client_constraint", "pooled_constraint")  # the entries of an ``Evaluation``
 _FROM_END = ("history", "names", "method", "seed", "seconds", "state", "restarts", "auto_settings")
 
 
@@ -97,10 +97,10 @@ class Result:
         """
         bound = self.lower_bound
         if bound is not None:  # the bound is on the problem with all clients: none is trimmed
-            feasible = bool(evaluation.constraint.max() <= self.method.tolerance)
+            feasible = evaluation.is_feasible(replace(self.method, robust=None))
             bound = replace(bound, objective=float(evaluation.objective.max()), feasible=feasible)
         status = run_status.model_status(self.names, self.method, evaluation)
-        values: dict[str, Any] = dict(zip(_ARRAYS, evaluation, strict=False))
+        values: dict[str, Any] = dict(zip(_EVALUATION, evaluation, strict=True))
         return replace(self, params=params, selected=selected, status=status, lower_bound=bound, **values)
 
     @property
@@ -133,10 +133,14 @@ class Result:
         return tuple(self.names[i] for i in order if not worst[i] <= self.method.tolerance)
 
     @property
+    def evaluation(self) -> Evaluation:
+        """The values of ``params`` at every client on all training data."""
+        return Evaluation(*(getattr(self, name) for name in _EVALUATION))
+
+    @property
     def as_baseline(self) -> Baseline:
         """The answer summarised as a ``Baseline``, for comparison with ``baselines``."""
-        evaluation = Evaluation(self.client_objective, self.client_constraint, self.pooled_constraint)
-        return Baseline.of("the answer", evaluation, self.method)
+        return Baseline.of("the answer", self.evaluation, self.method)
 
     @property
     def price(self) -> float | None:
@@ -191,7 +195,7 @@ def build_result(end: RunEnd, clients: Any, scatter: Callable[[], float]) -> Res
         selected=selected,
         status=run_status.run_status(end, evaluation),
         diagnostics=tuple(diagnose(end, evaluation, clients, scatter)),
-        **dict(zip(_ARRAYS, evaluation, strict=False)),
+        **dict(zip(_EVALUATION, evaluation, strict=True)),
         baselines=() if end.start is None else (Baseline.of(baseline.START, end.start, end.method),),
         **{name: getattr(end, name) for name in _FROM_END},
     )

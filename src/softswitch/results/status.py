@@ -12,7 +12,6 @@ import numpy as np
 
 from softswitch.methods.base import Method
 from softswitch.methods.state import State
-from softswitch.methods.weighting import trimmed_max
 from softswitch.oracles.base import Evaluation
 from softswitch.problem.parameters import Params
 from softswitch.results.history import History
@@ -24,8 +23,8 @@ class StatusCode(StrEnum):
     """How a run ended.
 
     Attributes:
-        FEASIBLE: All rounds were run, and the answer meets the tolerance at every client on all training data.
-        VIOLATED: All rounds were run and some were feasible, but the answer violates the tolerance at some client.
+        FEASIBLE: The run ended by its limits or stalled progress, and the answer meets the tolerance on training data.
+        VIOLATED: The run ended in the same way, and some rounds were feasible, but the answer violates the tolerance.
         NO_FEASIBLE_ROUND: No round was feasible, hence there is no feasible average. An auto-tuned run is FEASIBLE
             nevertheless if its answer meets the tolerance on all training data.
         DIVERGED: A report or a step was not finite.
@@ -245,15 +244,14 @@ def _judge(names: Sequence[Any], method: Method, evaluation: Evaluation, where: 
     count, above = len(worst), int((~(worst <= method.tolerance)).sum())
     unknown = [repr(names[int(i)]) for i in np.flatnonzero(np.isnan(worst))]
     client = names[int(np.argmax(np.where(np.isnan(worst), -np.inf, worst)))]
-    is_feasible = bool(trimmed_max(evaluation.constraint, method.robust) <= method.tolerance)
+    is_feasible = evaluation.is_feasible(method)
     parts = [f"{above} of {count} clients {'is' if above == 1 else 'are'} above {tolerance}{where}"]
     if not above:
         parts = [f"all {count} clients are within {tolerance}{where}"]
-    elif is_feasible:
+    elif is_feasible and method.robust is not None:
         parts[0] += f", trimmed as robust={method.robust} allows"
     if method.switches_on == "pooled" and evaluation.pooled is not None:
-        level = float(evaluation.pooled.max())
-        is_feasible = level <= method.tolerance and not unknown
+        level = evaluation.constraint_level(method)
         side = "within" if level <= method.tolerance else "above"
         parts.insert(0, f"the constraint on the pooled data is {format_value(level)}, {side} {tolerance}")
     if len(unknown) < count:

@@ -282,7 +282,7 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
         result = solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options)
         trained = Certified(result, None, None)
     else:
-        options |= {"confidence": config.run.confidence, "checkpoints": checkpoints}
+        options |= {"confidence": config.run.confidence, "checkpoints": Checkpoints(checkpoints)}
         trained = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
     result = trained.result
     if result.status.code is StatusCode.DIVERGED:
