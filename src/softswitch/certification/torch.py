@@ -14,7 +14,8 @@ from softswitch.certification.certify import ClientIntervals, build_certificate
 from softswitch.certification.client_optimum import find_minimum
 from softswitch.certification.intervals import ErrorLevels, Ranges, intervals_from_function
 from softswitch.oracles.options import TorchData
-from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
+from softswitch.oracles.torch_functions import ModuleFunctions, parameters
+from softswitch.oracles.torch_rows import TorchRows
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import function_ranges
 from softswitch.results.certificate import Certificate, Interval

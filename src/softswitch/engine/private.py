@@ -120,6 +120,8 @@ def check_settings(problem: Problem, clients: Any, options: RunOptions) -> None:
         "regret": isinstance(problem.objective, RegretObjective),
         "devices": options.compute.devices,
         "client_batch_size": options.compute.client_batch_size,
+        "compile": options.compute.compile,
+        "dtype": options.compute.dtype,
         "seconds": options.seconds,
         "eval_every": options.logging.eval_every,
         "batch_size": None if size == "auto" else size,

@@ -31,7 +31,7 @@ from softswitch.methods.state import State, check_optimizer, first_averaged_roun
 from softswitch.oracles.base import Federation, Oracle
 from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
-from softswitch.oracles.options import Compute, Logging, Output, Sampling
+from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharded import ShardedOracle, shard_oracle
 from softswitch.privacy.settings import RecordPrivacy
@@ -230,6 +230,8 @@ def prepare_run(
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
     compute, sampling, held_out = options.compute, options.sampling or Sampling(), cast(Any, options.logging.held_out)
+    if unsupported := changed_options(compute, "engine", "devices", "client_batch_size", "group_by_size"):
+        raise ValueError(f"{unsupported[0]} must keep its default for JAX functions: only PyTorch modules have it")
     choice = None
     if sampling.memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
         sampling = replace(sampling, memory=None)  # over Flower no pooled constraint is remembered

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace as changed
 from typing import Any
 
+import torch
+
 from softswitch.certification.torch import functions_and_rows
 from softswitch.engine.auto_tuning import FEDERATION_ROUNDS
 from softswitch.engine.request import DEFAULT_ROUNDS, RunOptions, choose_eval_every
@@ -13,10 +15,11 @@ from softswitch.engine.solve import solve_federation
 from softswitch.methods.base import Method
 from softswitch.oracles.base import Federation
 from softswitch.oracles.batch_sizes import GRADIENT_COST, Batches, choose_batches
-from softswitch.oracles.options import Sampling, TorchData, changed_options
+from softswitch.oracles.options import Compute, Sampling, TorchData, changed_options
 from softswitch.oracles.torch import TorchOracle
 from softswitch.oracles.torch_derivatives import TorchDerivatives
-from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, parameters
+from softswitch.oracles.torch_functions import ModuleFunctions, parameters
+from softswitch.oracles.torch_rows import TorchRows
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -30,12 +33,13 @@ def solve_torch(problem: Problem, clients: TorchData, method: Method, options: R
     """
     checks.check_instance("clients", clients, TorchData)
     sampling, logging, privacy = options.sampling or Sampling(), options.logging, options.privacy
-    refused = changed_options(options.compute) + changed_options(options.output, "iterate", "average_last")
+    refused = changed_options(options.compute, "client_batch_size", "compile", "dtype")
+    refused += changed_options(options.output, "iterate", "average_last")
     if refused:
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
         raise ValueError(f"privacy must be None for PyTorch modules, but is {privacy!r}; use PrivateClient over Flower")
-    federation = torch_federation(problem, clients, sampling, logging.held_out)
+    federation = torch_federation(problem, clients, sampling, logging.held_out, options.compute)
     oracle: Any = federation.oracle
     every = logging.eval_every
     if every is None:
@@ -44,13 +48,18 @@ def solve_torch(problem: Problem, clients: TorchData, method: Method, options: R
         values, gradients = oracle.cost(rows * oracle.participants / oracle.client_count)
         every = choose_eval_every(options.rounds or default, rows, values + GRADIENT_COST * gradients)
     logging, sampling = changed(logging, held_out=None, eval_every=every), Sampling(memory=sampling.memory)
-    result = solve_federation(federation, method, changed(options, sampling=sampling, logging=logging))
+    options = changed(options, sampling=sampling, logging=logging, compute=Compute())
+    result = solve_federation(federation, method, options)
     oracle.load_answer(result.params)
-    return result
+    return changed(result, auto_settings={**result.auto_settings, "clients": oracle.path})
 
 
 def torch_federation(
-    problem: Problem, clients: TorchData, sampling: Sampling | None = None, held_out: Any = None
+    problem: Problem,
+    clients: TorchData,
+    sampling: Sampling | None = None,
+    held_out: Any = None,
+    compute: Compute = Compute(),  # noqa: B008 (frozen)
 ) -> Federation:
     """Return PyTorch clients as a ``Federation``. Its computations change the parameters of the module.
 
@@ -59,6 +68,7 @@ def torch_federation(
         clients: Data sets by client.
         sampling: Client sampling, local steps and batch sizes. Default: all clients and all rows.
         held_out: Data sets that are not trained on, by client. Default: none.
+        compute: Clients that are computed in parallel, compilation and dtype; other options are ignored.
     """
     sampling = sampling or Sampling()
     functions, named = functions_and_rows(problem, clients)
@@ -73,6 +83,9 @@ def torch_federation(
         batches=_batches(sampling, rows, participants, functions),
         replace=sampling.replace,
         client_optimum=clients.client_optimum,
+        client_batch_size=compute.client_batch_size,
+        dtype=None if compute.dtype is None else getattr(torch, compute.dtype),
+        compiles=compute.compile,
     )
     return Federation(oracle, parameters(functions.module), tuple(clients.datasets), problem.domain)
 

@@ -28,10 +28,10 @@ from softswitch.oracles.torch_functions import (
     Function,
     ModuleFunctions,
     Optimizer,
-    TorchRows,
-    seeded,
+    preserve_module,
 )
-from softswitch.privacy.torch_rows import describe_row_mixing, evaluate_rows, preserve_buffers, sum_row_gradients
+from softswitch.oracles.torch_rows import TorchRows, seeded
+from softswitch.privacy.torch_rows import describe_row_mixing, evaluate_rows, sum_row_gradients
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 
@@ -112,7 +112,7 @@ class TorchClient(RowClient):
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
         self._functions.load(params)
-        with preserve_buffers(self._functions.module):
+        with preserve_module(self._functions.module):
             return to_values(self._functions.values(self._data.all_rows()))
 
     def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:

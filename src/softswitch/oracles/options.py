@@ -96,18 +96,24 @@ class Compute:
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
         client_batch_size: Number of clients that are computed in parallel. Default: as many as fit in 256 MiB, or in
-            an eighth of an accelerator's memory.
+            an eighth of an accelerator's memory; for PyTorch modules 512 MiB, or a quarter of its free memory.
         group_by_size: Compute clients of similar size together, which avoids padding. It needs clients that use all
             their rows, and changes results by rounding errors. Default: False; automatic runs may set it.
+        compile: Compile the rounds of a PyTorch module with ``torch.compile``, which makes them faster and the first
+            ones slower. Default: False.
+        dtype: "bfloat16" computes a PyTorch module by autocast; its parameters keep their dtype. Default: None.
     """
 
     engine: str = "compiled"
     devices: str | int | Sequence[Any] | None = None
     client_batch_size: int | None = None
     group_by_size: bool = False
+    compile: bool = False
+    dtype: str | None = None
 
     def __post_init__(self) -> None:
         checks.check_choice("engine", self.engine, ENGINES)
+        checks.check_given(self, checks.check_choice, "dtype", choices=("bfloat16",))
         checks.check_given(self, checks.check_integer, "client_batch_size", minimum=1)
 
 
@@ -162,12 +168,12 @@ class Output:
 class TorchData:
     """Clients with PyTorch data sets, for a problem whose start is a PyTorch module.
 
-    The clients share the module, and compute one after another in this process.
+    The clients share the module, and are computed together in this process where module and functions allow it.
 
     Attributes:
         datasets: By client name a ``Dataset`` with a length, or a ``DataLoader``, whose batches are then used.
         optimizer: Optimizer of the local steps, ``(parameters, lr=γ) -> optimizer``, such as ``torch.optim.Adam``,
-            created for every client and round. Default: plain gradient steps.
+            created anew in every round. Default: plain gradient steps.
         device: Device to compute on, such as "cuda". Default: the device of the module.
         client_optimum: Minimal objective f_i* of each client, set by ``with_regret``. Default: None, no regrets.
     """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,32 @@ import torch
 
 from softswitch.methods.messages import Decision, Reports
 from softswitch.oracles.base import HostDraws, HostOracle
-from softswitch.oracles.batch_sizes import Batches
-from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions, TorchRows, seeded
+from softswitch.oracles.batch_sizes import Batches, draw_rows
+from softswitch.oracles.torch_functions import BatchNormStatistics, ModuleFunctions, Weights
+from softswitch.oracles.torch_joint import ClientBatches, JointFunctions, LocalLosses, first_line
+from softswitch.oracles.torch_rows import TensorStore, TorchRows, seeded
 from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
+PROBE_ROWS = 8  # number of rows of a client on which ways of computing are compared
+SLICE_BYTES = 2**29  # memory of the clients that are computed together on a processor
+DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its free memory
+COPIES = 4  # number of copies of the parameters that the local steps of a client need
+ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 Arrays = Mapping[str, Any]
+Drawn = Callable[[Any], Iterator[ClientBatches]]  # of places of participants: their batches, step by step
 
 
 class TorchOracle(HostOracle):
-    """Oracle of clients that hold PyTorch data sets and take gradient steps of one module, one after another.
+    """Oracle of clients that hold PyTorch data sets and take gradient steps of one module.
+
+    Clients are computed together, in slices that fit the memory, where that is possible; ``path`` says how, and why.
 
     ``held_out`` has an entry for each client, None for one without such rows. By default all clients take part, with
     all rows. If ``replace`` is None, rows are drawn with replacement, but a client with no more rows than a batch uses
-    each row once. ``client_optimum`` are the f_i* if objectives are regrets.
+    each row once. ``client_optimum`` are the f_i* if objectives are regrets. ``client_batch_size`` is the number of
+    clients in a slice; 1 computes one after another. ``dtype`` is that of autocast, and ``compiles`` requests
+    ``torch.compile``.
     """
 
     client_count = property(lambda self: len(self._clients))
@@ -40,6 +53,9 @@ class TorchOracle(HostOracle):
         batches: Batches = Batches(None, None),  # noqa: B008 (frozen)
         replace: bool | None = None,
         client_optimum: np.ndarray | None = None,
+        client_batch_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        compiles: bool = False,
     ) -> None:
         self.client_optimum = client_optimum
         self.functions, self._clients, self._held_out = functions, clients, held_out
@@ -49,12 +65,42 @@ class TorchOracle(HostOracle):
         self._statistics = BatchNormStatistics(functions)
         for rows in clients:
             self._statistics.check_batches(rows, batches.update)
+        self._like = next(iter(functions.trained.values()))
         self._dtype = np.float64 if any(w.dtype == torch.float64 for w in functions.trained.values()) else np.float32
         self.constraints = functions.constraints(clients[0].take(np.arange(1)))
         self.has_surrogate = functions.surrogate is not None
         # Batch-norm statistics belong to the current iterate: a report at an earlier one would use others.
         self.can_repeat_reports = not self._statistics
         self.reports_full_data = self.participants == len(clients) and batches.report is None and not self._statistics
+        self._store = TensorStore.of(clients, self._like.device)
+        self._client_batch_size, self._dtype_of_autocast, self._compiles = client_batch_size, dtype, compiles
+        self._joint, self._reason = self._choose_path()
+
+    def _choose_path(self) -> tuple[JointFunctions | None, str | None]:
+        """Return the functions of several clients together, or None and the reason to compute one after another."""
+        functions, reason = self.functions, None
+        if self._statistics:
+            reason = "batch normalisation has statistics that change in every client's steps"
+        elif self._client_batch_size == 1:
+            reason = "client_batch_size is 1"
+        elif functions.optimizer is not None:
+            created = type(functions.optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+            if created not in ELEMENTWISE:
+                reason = f"steps of {created.__name__} may depend on all numbers of a client together"
+        if reason is None:
+            count = min(PROBE_ROWS, *(len(rows) for rows in self._clients[:2]))
+            few = [np.arange(count), np.arange(max(1, count - 1))]
+            probe = [self._clients[i % len(self._clients)].take(rows) for i, rows in enumerate(few)]
+            joint = JointFunctions(functions, probe, compiles=self._compiles)
+            if joint.is_possible:
+                return joint, None
+            reason = joint.split_error
+        return None, reason
+
+    @property
+    def path(self) -> str:
+        """Whether clients are computed together or one after another, and why."""
+        return f"computed one after another, because {self._reason}" if self._joint is None else str(self._joint)
 
     @property
     def evaluation_row_count(self) -> int:
@@ -76,51 +122,107 @@ class TorchOracle(HostOracle):
 
     def report(self, params: Arrays, draws: HostDraws) -> tuple[Reports, None]:
         """Return f_i and g_i on a batch of each participant; nothing is kept (None)."""
-        self.functions.load(params)
-        reported: list[Any] = []
-        for client in draws.clients:
-            with closing(self._batches_of(client, draws, REPORT)) as batches:
-                batch = next(batches)
-            reported.append(self._subtract_optimum(client, self.functions.values(batch)))
-        values: Any = np.asarray(reported, self._dtype)
+        drawn = self._draw(draws, REPORT, 1)
+        values = self._report(params, len(draws.clients), lambda places: next(drawn(places)), REPORT)
+        if self.client_optimum is not None:
+            values[:, 0] -= self.client_optimum[draws.clients]
         mask: Any = np.ones(len(draws.clients), bool)
-        return Reports(values[:, 0], values[:, 1:], None, mask), None
+        reported: Any = values.astype(self._dtype)
+        return Reports(reported[:, 0], reported[:, 1:], None, mask), None
 
     def direction(
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Return Σ_i r_i u_i; clients of weight 0 are skipped."""
-        total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
-        weights: Any = decision.weights
-        places = [place for place, weight in enumerate(weights) if weight != 0]
-        for place, direction in self._directions(places, params, draws, decision, step_size):
-            for name, part in direction.items():
-                total[name].add_(part, alpha=float(weights[place]))
+        weights = np.asarray(decision.weights, float)
+        places = np.flatnonzero(weights)
+        takes_one_step = self.local_steps == 1 and (self.functions.optimizer is None or step_size == 0)
+        if takes_one_step and not self._statistics:
+            total = self._weighted_gradient(params, draws, decision, weights, places)
+        else:
+            total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
+            for some, directions in self._directions(places, params, draws, decision, step_size):
+                for name, part in directions.items():
+                    total[name] += torch.tensordot(self._tensor(weights[some]).to(part.dtype), part, 1)
         return {name: part.cpu().numpy() for name, part in total.items()}
 
     def directions(
         self, params: Arrays, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: float
     ) -> dict[str, np.ndarray]:
         """Return every u_i, stacked along the first axis."""
-        each = self._directions(range(len(draws.clients)), params, draws, decision, step_size)
-        directions = [{name: part.cpu().numpy().copy() for name, part in one.items()} for _, one in each]
-        return {name: np.stack([direction[name] for direction in directions]) for name in directions[0]}
+        each = self._directions(np.arange(len(draws.clients)), params, draws, decision, step_size)
+        parts = [{name: part.cpu().numpy() for name, part in directions.items()} for _, directions in each]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _weighted_gradient(
+        self, params: Arrays, draws: HostDraws, decision: Decision, weights: np.ndarray, places: np.ndarray
+    ) -> Weights:
+        """Return Σ_i r_i ∇h_i of the participants ``places``."""
+        drawn, functions = self._draw(draws, UPDATE, 1), self.functions
+        functions.load(params)
+        total = {name: torch.zeros_like(weight) for name, weight in functions.trained.items()}
+
+        def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
+            losses = LocalLosses.of(decision.local_loss, some, self._like)
+            with seeded((draws.seed, LAYERS)), self._autocast():
+                return joint.weighted_gradient(next(drawn(some)), losses, self._tensor(weights[some]))
+
+        for some, part in self._compute_jointly(places, UPDATE, compute):
+            if part is None:
+                batches = ((weights[i], next(drawn([i])).parts[0], decision.local_loss.of(i)) for i in some.tolist())
+                with seeded((draws.seed, LAYERS)), self._autocast():
+                    part = functions.weighted_gradient(batches)
+            for name, slope in part.items():
+                total[name] += slope
+        return total
 
     def _directions(
-        self, places: Sequence[int], params: Arrays, draws: HostDraws, decision: Decision, step_size: float
-    ) -> Iterator[tuple[int, Mapping[str, torch.Tensor]]]:
-        """Yield (place, direction) of some participants; then set the mean of their batch-norm statistics."""
-        before, after = self._statistics.read(), []
-        for place in places:
-            client = draws.clients[place]
-            self.functions.load(params)
-            self._statistics.write(before)
-            loss = decision.local_loss.of(place)
-            with seeded((draws.seed, int(client), LAYERS)), closing(self._batches_of(client, draws, UPDATE)) as batches:
-                yield place, self.functions.direction(batches, loss, self.local_steps, step_size)
-            after.append(self._statistics.read())
-        if after:
+        self, places: np.ndarray, params: Arrays, draws: HostDraws, decision: Decision, step_size: float
+    ) -> Iterator[tuple[np.ndarray, Weights]]:
+        """Yield (places, stacked directions) of slices of participants; then set the mean of their statistics."""
+        drawn, functions = self._draw(draws, UPDATE, self.local_steps), self.functions
+
+        def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
+            functions.load(params)
+            losses = LocalLosses.of(decision.local_loss, some, self._like)
+            with seeded((draws.seed, int(some[0]), LAYERS)), self._autocast():
+                return joint.directions(drawn(some), losses, self.local_steps, step_size, functions.optimizer)
+
+        for some, directions in self._compute_jointly(places, UPDATE, compute):
+            if directions is not None:
+                yield some, directions
+                continue
+            before, after = self._statistics.read(), []
+            for place in some.tolist():
+                functions.load(params)
+                self._statistics.write(before)
+                batches, loss = (batch.parts[0] for batch in drawn([place])), decision.local_loss.of(place)
+                with seeded((draws.seed, int(draws.clients[place]), LAYERS)), self._autocast():
+                    direction = functions.direction(batches, loss, self.local_steps, step_size)
+                yield np.array([place]), {name: part[None] for name, part in direction.items()}
+                after.append(self._statistics.read())
             self._statistics.write_mean(after)
+
+    def _compute_jointly(
+        self, places: np.ndarray, purpose: int | None, compute: Callable[[JointFunctions, np.ndarray], Any]
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield ``compute`` of slices of places, and None with the places that must be computed one after another."""
+        while len(places):
+            if self._joint is None:
+                yield places, None
+                return
+            some = places[: self._slice_size(purpose)]
+            try:
+                value = compute(self._joint, some)
+            except torch.OutOfMemoryError:
+                if len(some) == 1:
+                    raise
+                self._client_batch_size = len(some) // 2
+            except Exception as error:  # on these batches only, such as texts of different lengths
+                self._joint, self._reason = None, first_line(error)
+            else:
+                yield some, value
+                places = places[len(some) :]
 
     def evaluate(self, params: Arrays) -> tuple[Any, Any]:
         """Return f_i and g_i of every client on all of its rows."""
@@ -164,26 +266,90 @@ class TorchOracle(HostOracle):
             **({} if self.client_optimum is None else {"client_optimum": str(self.client_optimum.tolist())}),
         }
 
-    def _subtract_optimum(self, client: Any, values: np.ndarray) -> np.ndarray:
-        if self.client_optimum is not None:
-            values[0] -= self.client_optimum[client]
-        return values
+    def _autocast(self) -> Any:
+        """Return a context that computes in the given dtype."""
+        return torch.autocast(
+            self._like.device.type, self._dtype_of_autocast, enabled=self._dtype_of_autocast is not None
+        )
 
-    def _batches_of(self, client: Any, draws: HostDraws, purpose: int) -> Generator[Any]:
+    def _tensor(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.array(values)).to(self._like.device, self._like.dtype)
+
+    def _slice_size(self, purpose: int | None) -> int:
+        """Return the number of clients that are computed together; for an evaluation ``purpose`` is None."""
+        if self._client_batch_size is not None or self._joint is None:
+            return self._client_batch_size or 1
+        limit, size = SLICE_BYTES, None if purpose is None else self._batches[purpose]
+        if self._like.device.type == "cuda":
+            limit = int(DEVICE_SHARE * torch.cuda.mem_get_info(self._like.device)[0])
+        rows = max(map(len, self._clients)) if size is None else size
+        copies = COPIES * sum(weight.numel() * weight.element_size() for weight in self.functions.trained.values())
+        return max(1, int(limit / (1 + rows * self._joint.row_bytes + (copies if purpose == UPDATE else 0))))
+
+    def _draw(self, draws: HostDraws, purpose: int, steps: int) -> Drawn:
+        """Return the participants' batches for ``steps`` steps, as a function of their places."""
+        size, clients = self._batches[purpose], draws.clients
+        sizes = np.array([len(self._clients[client]) for client in clients])
+        uses_all = size is None or (self._replace is None and bool((size >= sizes).all()))
+        is_uniform = uses_all or self._replace is not None or bool((size < sizes).all())
+        store = self._store
+
+        def draw_each(places: Any) -> Iterator[ClientBatches]:
+            columns = [self._batches_of(clients[place], draws, purpose, steps) for place in places]
+            return map(ClientBatches, zip(*columns, strict=True))
+
+        if store is None or not is_uniform:
+            return draw_each
+        if uses_all:
+            return lambda places: (ClientBatches(store.all_rows(clients[places])) for _ in range(steps))
+        assert size is not None
+        generator = np.random.default_rng((draws.seed, purpose))
+        if self._replace is False:
+            rows = np.array([[draw_rows(generator, n, size, False) for n in sizes] for _ in range(steps)])
+        else:
+            rows = generator.integers(0, sizes[None, :, None], size=(steps, len(sizes), size))
+        return lambda places: (ClientBatches(stacked=store.take(clients[places], step[places])) for step in rows)
+
+    def _batches_of(self, client: Any, draws: HostDraws, purpose: int, steps: int) -> list[Any]:
+        """Return the batches of one client, whose rows are not tensors or not in one place."""
         rows, size = self._clients[client], self._batches[purpose]
         if size is not None and size >= len(rows) and self._replace is None:
             size = None
-        return rows.batches((draws.seed, int(client), purpose), size, self._replace is not False)
+        with closing(rows.batches((draws.seed, int(client), purpose), size, self._replace is not False)) as batches:
+            return list(islice(batches, steps))
+
+    def _report(
+        self, params: Arrays, count: int, batches: Callable[[np.ndarray], ClientBatches], purpose: int | None
+    ) -> np.ndarray:
+        """Return f and g on a batch of each of ``count`` clients, as float64."""
+        self.functions.load(params)
+        self.functions.module.eval()
+        with self._autocast():
+            slices = self._compute_jointly(np.arange(count), purpose, lambda joint, some: joint.report(batches(some)))
+            values = [
+                torch.stack([self.functions.report(batches(place).parts[0]) for place in some[:, None]])
+                if part is None
+                else part.double()
+                for some, part in slices
+            ]
+        return torch.cat(values).cpu().numpy()
 
     def _values(self, params: Arrays, clients: Sequence[TorchRows | None]) -> tuple[np.ndarray, np.ndarray]:
         """Return f_i and g_i with the batch-norm statistics of ``params``; restore those of the round afterwards."""
         before, values = self._statistics.read(), np.full((len(clients), 1 + self.constraints), -np.inf)
+        known = np.array([i for i, rows in enumerate(clients) if rows is not None])
+        store = self._store if clients is self._clients else None
+
+        def all_rows(places: Any) -> ClientBatches:
+            if store is not None:
+                return ClientBatches(store.all_rows(known[places]))
+            return ClientBatches([clients[i].all_rows() for i in known[places]])
+
         try:
             self.load_buffers(params, None)
-            self.functions.load(params)
-            for client, rows in enumerate(clients):
-                if rows is not None:
-                    values[client] = self._subtract_optimum(client, self.functions.values(rows.all_rows()))
+            values[known] = self._report(params, len(known), all_rows, None)
         finally:
             self._statistics.write(before)
+        if self.client_optimum is not None:
+            values[:, 0] -= self.client_optimum
         return values[:, 0].astype(self._dtype), values[:, 1:].astype(self._dtype)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import DerivativeOracle, mean_rounding
 from softswitch.oracles.evaluation import SLICE_BYTES
 from softswitch.oracles.torch import TorchOracle
-from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows, map_batch, parameters, seeded
+from softswitch.oracles.torch_functions import ModuleFunctions, parameters, preserve_module
+from softswitch.oracles.torch_rows import TorchRows, map_batch, seeded
 from softswitch.problem.domains import Domain
 
 PROBE_ROWS = 8  # maximum number of rows on which the functions are checked before a run
@@ -43,7 +43,8 @@ class TorchDerivatives(DerivativeOracle):
     ) -> None:
         _check_layers(functions.module)
         self._clients, self._optimum, self._functions = list(clients.values()), client_optimum, functions
-        with _evaluating(functions.module):
+        with preserve_module(functions.module):
+            functions.module.eval()
             self._oracle = TorchOracle(functions, self._clients, held_out, client_optimum=client_optimum)
         self.names, self.start = tuple(clients), parameters(functions.module)
         self.domain, self.convex = domain, convex
@@ -128,7 +129,8 @@ class TorchDerivatives(DerivativeOracle):
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         fixed = {name: _to_double(tensor.detach()) for name, tensor in tensors.items()}
         swapped = fixed | {name: part.reshape(self.start[name].shape) for name, part in parts}
-        with _evaluating(module), _InDouble() as precision:
+        with preserve_module(module), _InDouble() as precision:
+            module.eval()
             named = {f"module.{name}": tensor for name, tensor in swapped.items()}
             values = torch.func.functional_call(self._call, named, (map_batch(_to_double, batch),))
         if precision.is_lost:
@@ -170,18 +172,6 @@ def _to_double(value: Any) -> Any:
     if value is torch.float32:
         return torch.float64
     return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
-
-
-@contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Set ``eval`` mode for the ``with`` block; restore the mode of every submodule afterwards."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def _pull_back(outputs: torch.Tensor, at: torch.Tensor, units: torch.Tensor) -> torch.Tensor:

@@ -1,127 +1,47 @@
-"""PyTorch at one client: its rows, values and local steps of a module, and batch-norm statistics."""
+"""PyTorch at one client: values and local steps of a module, and batch-norm statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.batch_sizes import draw_rows
+from softswitch.oracles.torch_rows import TorchRows, seeded
 from softswitch.problem.problem import PooledConstraint, check_surrogate_size
 from softswitch.support import checks
-from softswitch.support.tracing import function_digest
 
 Function = Callable[[torch.nn.Module, Any], torch.Tensor]
 Optimizer = Callable[..., torch.optim.Optimizer]
 Weights = dict[str, torch.Tensor]
-ROWS_IN_DIGEST = 64  # maximum number of evenly spaced rows in the digest of a Dataset that does not consist of tensors
 STATISTICS_SEED = 0x5EED  # random seed for layers that draw random numbers while batch-norm statistics are recomputed
 
 
-class TorchRows:
-    """Rows of a client: a ``Dataset`` with a length, or a ``DataLoader``. ``argument`` is its name in errors."""
-
-    def __init__(self, argument: str, data: Dataset | DataLoader, device: str | torch.device) -> None:
-        self.argument, self._device = argument, device
-        self.loader = data if isinstance(data, DataLoader) else None
-        self._rows: Dataset = data.dataset if isinstance(data, DataLoader) else data
-        self._collate: Callable[[list[Any]], Any] = getattr(self.loader, "collate_fn", None) or default_collate
-        if not hasattr(self._rows, "__len__") or not len(self._rows):
-            raise ValueError(f"{argument} must be a Dataset with a length of at least 1, but is {data!r}")
-        self._cached: Any = None
-
-    def __len__(self) -> int:
-        return len(self._rows)  # type: ignore[arg-type]
-
-    def take(self, indices: np.ndarray, seed: tuple[int, ...] = (0,)) -> Any:
-        """Return the rows ``indices`` as one batch; ``seed`` is for random numbers that a Dataset draws."""
-        if isinstance(self._rows, TensorDataset):
-            return to_device(self._rows[torch.from_numpy(indices)], self._device)
-        with seeded(seed):
-            return to_device(self._collate([self._rows[int(i)] for i in indices]), self._device)
-
-    def all_rows(self, *, keep: bool = False) -> Any:
-        """Return all rows as one batch; with ``keep`` it is cached for later calls."""
-        if self._cached is not None:
-            return self._cached
-        tensors = self._rows.tensors if isinstance(self._rows, TensorDataset) else None
-        batch = self.take(np.arange(len(self))) if tensors is None else to_device(tensors, self._device)
-        self._cached = batch if keep else None
-        return batch
-
-    def batches(self, seed: tuple[int, ...], size: int | None, replace: bool) -> Generator[Any]:
-        """Yield batches of ``size`` random rows (None: all), or of the ``DataLoader``, without end; close after use."""
-        if self.loader is not None:
-            with seeded(seed, self.loader.generator):
-                while True:
-                    is_empty = True
-                    for batch in self.loader:
-                        is_empty = False
-                        yield to_device(batch, self._device)
-                    if is_empty:
-                        raise ValueError("data must yield at least one batch, but the DataLoader yields none")
-        generator = np.random.default_rng(seed)
-        for i in count():
-            if size is None:
-                yield self.all_rows(keep=True)
-            else:
-                yield self.take(draw_rows(generator, len(self), size, replace), (*seed, i))
-
-    def digest(self) -> str:
-        """Return a SHA-256 digest of all rows if they are tensors, else of up to ``ROWS_IN_DIGEST`` rows."""
-        some = np.unique(np.linspace(0, len(self) - 1, ROWS_IN_DIGEST).astype(int))
-        batch = self._rows.tensors if isinstance(self._rows, TensorDataset) else self.take(some)
-        parts: list[Any] = [type(self._rows).__name__, len(self), batch]
-        if self.loader is not None:
-            parts += [self.loader.batch_size, self.loader.drop_last, type(self.loader.sampler).__name__]
-        return function_digest(*parts)
-
-
-def to_device(batch: Any, device: str | torch.device) -> Any:
-    """Return a batch with its tensors, in nested dicts, lists and tuples, on a device."""
-    return map_batch(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
-
-
-def map_batch(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Return a batch with ``function`` applied to every leaf of its nested dicts, lists and tuples."""
-    if hasattr(batch, "to"):  # a tensor, a packed sequence, a tokenizer's batch
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {key: map_batch(function, value) for key, value in batch.items()}
-    if isinstance(batch, list | tuple):
-        parts = [map_batch(function, value) for value in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return function(batch)
-
-
 @contextmanager
-def seeded(seed: tuple[int, ...], extra: torch.Generator | None = None) -> Iterator[None]:
-    """Seed PyTorch's generators, and ``extra``, for the ``with`` block; restore their states afterwards."""
-    generators = [torch.default_generator, *([] if extra is None else [extra])]
-    if torch.cuda.is_initialized():
-        generators.extend(torch.cuda.default_generators)
-    before = [generator.get_state() for generator in generators]
-    number = int(np.random.default_rng(seed).integers(2**62))
-    for generator in generators:  # without a GPU, torch.manual_seed keeps a traceback for every call
-        generator.manual_seed(number)
+def preserve_module(module: torch.nn.Module) -> Iterator[None]:
+    """Restore the module's buffers, and its ``train`` or ``eval`` mode, at the end of the ``with`` block."""
+    before = {name: part.detach().clone() for name, part in module.named_buffers()}
+    modes = {part: part.training for part in module.modules()}
     try:
         yield
     finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+        with torch.no_grad():
+            for name, part in module.named_buffers():
+                part.copy_(before[name])
+        for layer, mode in modes.items():
+            layer.training = mode
 
 
 class ModuleFunctions:
     """Objective, constraint and surrogate of a module, with values in ``eval`` and gradients in ``train`` mode.
 
-    The optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default plain gradient steps.
+    The optimizer of local steps is ``(parameters, lr=γ) -> optimizer``, by default plain gradient steps. ``trained``
+    has the parameters of the module that require a gradient, by name.
     """
 
     def __init__(
@@ -140,13 +60,11 @@ class ModuleFunctions:
         self.module, self.objective, self.constraint = module, objective, constraint
         self.surrogate: Function | None = surrogate
         self.optimizer: Optimizer | None = optimizer
+        self.trained: dict[str, torch.nn.Parameter] = {
+            name: weight for name, weight in module.named_parameters() if weight.requires_grad
+        }
         if not self.trained:
             raise ValueError("module must have at least one parameter that requires a gradient, but has none")
-
-    @property
-    def trained(self) -> dict[str, torch.nn.Parameter]:
-        """Parameters of the module that require a gradient, by name."""
-        return {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
 
     def constraints(self, batch: Any) -> int:
         """Return the number of constraints on a batch; raise ValueError if the surrogate has another number."""
@@ -168,14 +86,19 @@ class ModuleFunctions:
     def values(self, batch: Any) -> np.ndarray:
         """Return f followed by all g on a batch as float64, computed in ``eval`` mode without gradients."""
         self.module.eval()
+        return self.report(batch).cpu().numpy()
+
+    def report(self, batch: Any) -> torch.Tensor:
+        """Return f followed by all g on a batch as float64, without gradients, on the device of the values."""
         with torch.no_grad():
             values = self.objective(self.module, batch), self.constraint(self.module, batch)
-        objective, constraint = (np.atleast_1d(torch.as_tensor(v).detach().cpu().numpy()).astype(float) for v in values)
+        objective, constraint = (torch.atleast_1d(torch.as_tensor(value).detach()) for value in values)
         if objective.shape != (1,):
-            raise ValueError(f"objective must return a scalar, but returns a tensor of shape {objective.shape}")
+            raise ValueError(f"objective must return a scalar, but returns a tensor of shape {tuple(objective.shape)}")
         if constraint.ndim != 1 or not len(constraint):
-            raise ValueError(f"constraint must return a scalar or a vector, but returns shape {constraint.shape}")
-        return np.concatenate([objective, constraint])
+            shape = tuple(constraint.shape)
+            raise ValueError(f"constraint must return a scalar or a vector, but returns shape {shape}")
+        return torch.cat([objective.to(constraint.device, torch.float64), constraint.double()])
 
     def objective_slope(self, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
         """Return f and its gradient by parameter name on a batch, both in ``eval`` mode."""
@@ -186,6 +109,21 @@ class ModuleFunctions:
         if value.requires_grad:  # else constant, such as −∞
             slopes = torch.autograd.grad(value, list(weights.values()), materialize_grads=True)
         return float(value.detach()), {name: s.cpu().numpy() for name, s in zip(weights, slopes, strict=True)}
+
+    def weighted_gradient(self, weighted: Iterable[tuple[float, Any, LocalLoss]]) -> Weights:
+        """Return Σ r_i ∇h_i over (r_i, batch, local loss) of clients, one after another, in ``train`` mode."""
+        self.module.train()
+        self.module.zero_grad(set_to_none=True)  # gradients left by the user
+        for weight, batch, loss in weighted:
+            self._backward(batch, loss, weight)
+        return self._take_gradients()
+
+    def _take_gradients(self) -> Weights:
+        """Return the gradients of the parameters, 0 without one, and remove them."""
+        taken = {name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in self.trained.items()}
+        for weight in self.trained.values():
+            weight.grad = None
+        return taken
 
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         """Return u_i = (w_k − w_{k,E})/(γE) after E steps from the module's parameters, which are undefined then."""
@@ -204,23 +142,21 @@ class ModuleFunctions:
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
     def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        weights = self.trained
-        total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        self.module.zero_grad(set_to_none=True)  # gradients left by the user
+        total: Weights = {}
         for step, batch in enumerate(islice(batches, local_steps), start=1):
-            self._backward(batch, loss)
+            slopes = self.weighted_gradient([(1.0, batch, loss)])
             with torch.no_grad():
-                for name, weight in weights.items():
-                    if weight.grad is None:
-                        continue
-                    total[name] += weight.grad
+                for name, weight in self.trained.items():
                     if step < local_steps:
-                        weight.sub_(weight.grad, alpha=step_size)
-                    weight.grad = None
+                        weight.sub_(slopes[name], alpha=step_size)
+                    total[name] = slopes[name] if step == 1 else total[name].add_(slopes[name])
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
-    def _backward(self, batch: Any, loss: LocalLoss) -> None:
-        """Add the gradient of a·f + <b, g> + c·Σ max(0, g − ε), with the surrogate for g, to every ``grad``."""
+    def _backward(self, batch: Any, loss: LocalLoss, scale: float = 1.0) -> None:
+        """Add the gradient of a·f + <b, g> + c·Σ max(0, g − ε), with the surrogate for g, to every ``grad``.
+
+        The gradient is multiplied by ``scale``.
+        """
         parts: list[torch.Tensor] = []
         if loss.objective:
             parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
@@ -237,7 +173,7 @@ class ModuleFunctions:
                 parts.append(float(loss.penalty) * excess.sum())
         local = sum((part.reshape(()) for part in parts), start=torch.zeros(()))
         if local.requires_grad:  # else constant, such as −∞
-            local.backward()
+            local.backward(None if scale == 1 else torch.full_like(local, scale))
 
     def _vector(self, function: Function, batch: Any) -> torch.Tensor:
         return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))

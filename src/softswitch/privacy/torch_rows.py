@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,8 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.torch_functions import ModuleFunctions, TorchRows
+from softswitch.oracles.torch_functions import ModuleFunctions, preserve_module
+from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.numpy_rows import Arrays, sum_clipped_gradients
 from softswitch.problem.parameters import Params
 
@@ -21,7 +20,7 @@ def evaluate_rows(functions: ModuleFunctions, params: Params, data: TorchRows, r
     functions.load(params)
 
     def one(row: int) -> np.ndarray:
-        with preserve_buffers(functions.module):
+        with preserve_module(functions.module):
             return functions.values(data.take(np.array([row])))
 
     return np.array([one(row) for row in rows])
@@ -35,24 +34,12 @@ def sum_row_gradients(
     loss = LocalLoss(float(mix[0]), mix[1:], 0.0, 0.0)
 
     def one(row: int) -> Arrays:
-        with preserve_buffers(functions.module):
+        with preserve_module(functions.module):
             gradient = functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
         return {name: part.double().cpu().numpy() for name, part in gradient.items()}
 
     like = {name: np.asarray(value) for name, value in params.items()}
     return sum_clipped_gradients((one(row) for row in rows), like, clip)
-
-
-@contextmanager
-def preserve_buffers(module: torch.nn.Module) -> Iterator[None]:
-    """Restore the module's buffers at the end of the ``with`` block, so that no row affects later ones."""
-    before = {name: part.detach().clone() for name, part in module.named_buffers()}
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, part in module.named_buffers():
-                part.copy_(before[name])
 
 
 def describe_row_mixing(module: torch.nn.Module) -> str | None:

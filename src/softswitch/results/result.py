@@ -52,7 +52,8 @@ class Result:
         state: State of the server after the last round, for a warm start.
         restarts: The restarts of an auto-tuned run; empty for other runs.
         lower_bound: Lower bound on the optimal F; None unless it was requested (``with_lower_bound``).
-        auto_settings: Descriptions of the settings that auto-tuning chose, by name; empty for other runs.
+        auto_settings: Descriptions by name of what was chosen automatically: the method and its settings in an
+            automatic run, and how the clients of a PyTorch module were computed.
         baselines: Models to compare the answer with: the start, and those of ``add_baselines``.
         privacy: The privacy loss of the clients' rows; None if the run was not private. In a private run, values at the
             clients are noisy and computed on clipped rows.
