@@ -50,13 +50,13 @@ class RowValues:
         self._problem, self._data, self._params = problem, data, params
         self._losses, self._kinds = Losses.of(problem), kinds
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of f and then each g."""
         if self._kinds is not None:
             return tuple(self._kinds)
-        functions = range(self.values.shape[1])
-        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if self.means[j] else Kind.OTHER for j in functions)
+        means = enumerate(self._find_means())
+        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if is_mean else Kind.OTHER for j, is_mean in means)
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -76,11 +76,8 @@ class RowValues:
         """The values on single rows, one array (rows × functions) per client."""
         return self._evaluate_rows(self._params)
 
-    @cached_property
-    def means(self) -> Sequence[bool]:
-        """Whether each function is a mean over rows, at every client on all rows and on a random half of them."""
-        if self._kinds is not None:
-            return [kind is Kind.MEAN for kind in self._kinds]
+    def _find_means(self) -> list[bool]:
+        """Return whether each function is a mean over rows, at every client on all rows and on a random half."""
         generator, sizes = np.random.default_rng(0), self._data.sizes
         halves = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in sizes]
         offsets = np.cumsum(sizes) - sizes
@@ -130,7 +127,7 @@ class RowValues:
             return intervals.unknown_interval(len(rows))
         if function in self.gaps and bounds is not None:
             return intervals.gap_interval(*self.gaps[function][client], levels, bounds)
-        if self.means[function] and len(rows):
+        if self.kinds[function] is Kind.MEAN and len(rows):
             return intervals.mean_interval(rows, levels, bounds)
         return self._bootstrap_interval(client, function, value, levels)
 
