@@ -21,7 +21,7 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import secret_normals
+from softswitch.privacy.numpy_rows import Arrays, secret_normals
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
@@ -34,7 +34,6 @@ SPLIT_GAPS = (
     "softswitch.problem.fairness)"
 )
 NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
-Arrays = dict[str, np.ndarray]
 ArrayFunction = Callable[[Arrays], np.ndarray]  # of the parameters by name
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,8 @@ from softswitch.certification.intervals import RESAMPLES, ErrorLevels, Ranges, a
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import Losses, map_slices
 from softswitch.oracles.out_of_core import evaluate
-from softswitch.problem.parameters import WEIGHT, Params, float_dtype
+from softswitch.privacy.jax_rows import as_batch
+from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
@@ -96,7 +96,7 @@ class RowValues:
             half_values = self._evaluate(half, params)
             return [*zip(by_client, values, strict=True), *zip(half_rows, half_values, strict=True)]
 
-        return find_means(evidence, self.values.shape[1], 1 + intervals.MAX_PERTURBATIONS)
+        return find_means(evidence, self.values.shape[1])
 
     @cached_property
     def gaps(self) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
@@ -200,12 +200,8 @@ def _mean(by_row: np.ndarray) -> float:
 
 @partial(jax.jit, static_argnames=("losses", "statistics"))
 def _on_rows(rows: Rows, params: Params, losses: Losses, statistics: bool) -> jax.Array:
-    one, function = jnp.ones(1, float_dtype(params)), losses.statistics if statistics else losses.values
-
-    def value(row: dict[str, Any]) -> Any:
-        return function(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-
-    return map_slices(value, rows.columns, 1 << 16)
+    function = losses.statistics if statistics else losses.values
+    return map_slices(lambda row: function(params, as_batch(row, params)), rows.columns, 1 << 16)
 
 
 @partial(jax.jit, static_argnames="losses")
