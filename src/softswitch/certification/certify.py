@@ -8,6 +8,7 @@ rows are read.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -259,11 +260,7 @@ def certify_path(
     if not tested:
         passed = 0
     elif is_monotone:
-        low, high = 0, len(models)  # the first ``low`` models pass, and the model ``high`` fails
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if passes(middle) else (low, middle)
-        passed = low
+        passed = bisect_left(range(len(models)), True, key=lambda index: not passes(index))
     else:
         passed = sum(fixed_sequence_test(range(len(models)), passes))
     answer = passed - 1 if passed else preferred

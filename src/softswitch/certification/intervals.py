@@ -184,24 +184,24 @@ def applicable(by_row: np.ndarray) -> np.ndarray:
 Evidence = Iterable[tuple[np.ndarray, np.ndarray]]  # of sets of rows: values on single rows, and on the whole set
 
 
-def find_means(evidence: Callable[[int], Evidence], functions: int, attempts: int) -> list[bool]:
+def find_means(evidence: Callable[[int], Evidence], functions: int) -> list[bool]:
     """Return whether each function is the mean of its values on single rows, on every set of rows of the evidence.
 
-    ``evidence`` takes the number of the attempt, from 0 to ``attempts`` − 1, and evaluates at other parameters in each.
-    A further attempt is made for functions whose values on single rows are all equal, which shows nothing.
+    ``evidence`` takes the number of the attempt, from 0 on, and evaluates at other parameters in each. A further
+    attempt is made for functions whose values on single rows are all equal, which shows nothing.
     """
-    answers: list[bool | None] = [None] * functions
-    for attempt in range(attempts):
+    answers: dict[int, bool] = {}
+    for attempt in range(1 + MAX_PERTURBATIONS):
         pairs = [(list(map(applicable, by_row.T)), totals) for by_row, totals in evidence(attempt)]
-        for j in range(functions):
-            if answers[j] is None:
-                known = [(rows[j], totals[j]) for rows, totals in pairs if len(rows[j]) > 1 and np.ptp(rows[j]) > 0]
+        for j in set(range(functions)) - answers.keys():
+            known = [(rows[j], totals[j]) for rows, totals in pairs if len(rows[j]) > 1 and np.ptp(rows[j]) > 0]
+            if known:
                 equal = (np.isclose(x.mean(), y, rtol=1e-4, atol=1e-5 * np.abs(x).max()) for x, y in known)
-                answers[j] = all(equal) if known else None
+                answers[j] = all(equal)
         # A function without a value on any single row, such as a gap, is not a mean, at any parameters.
-        if all(answers[j] is not None or not any(len(rows[j]) for rows, _ in pairs) for j in range(functions)):
+        if all(j in answers or not any(len(rows[j]) for rows, _ in pairs) for j in range(functions)):
             break
-    return [bool(answer) for answer in answers]
+    return [answers.get(j, False) for j in range(functions)]
 
 
 def perturb_array(values: np.ndarray, generator: np.random.Generator, attempt: int) -> np.ndarray:
@@ -241,7 +241,7 @@ def intervals_from_function(
         values, total = evaluate(point) if attempt else (by_row, totals)
         return (values, total), (values[half], np.asarray(function(point, half), dtype=float))
 
-    means = find_means(evidence, len(totals), 1 + MAX_PERTURBATIONS)
+    means = find_means(evidence, len(totals))
     generator = np.random.default_rng(1)
     resampled: np.ndarray | None = None
     intervals = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -289,17 +290,15 @@ def _bound_by_curvature(
     shifts = error * np.geomspace(1, max(10.0, 1e4 * largest / error), 60)
     if eigenvalues[0] > error:
         shifts = np.r_[0.0, shifts]
-    best: tuple[float, float] | None = None
+    candidates = list[tuple[float, float]]()
     for shift in shifts[shifts >= smallest]:
         # Rounding may have increased the Hessian by ``error``.
         curvature = np.maximum(eigenvalues - (error if shift == 0 else 0), 0) + max(2 * shift - error, 0.0)
         if curvature[0] <= 0:
             continue
         decrement = np.sqrt((components**2 / curvature).sum()) + minimum.noise / np.sqrt(curvature[0])
-        decrease = float(decrement**2 + shift * radius**2 / 2)
-        if best is None or decrease < best[1]:
-            best = float(shift), decrease
-    return best
+        candidates.append((float(shift), float(decrement**2 + shift * radius**2 / 2)))
+    return min(candidates, key=itemgetter(1), default=None)
 
 
 def _keeps_curvature(lagrangian: _Lagrangian, minimum: _Minimum, shift: float) -> bool:

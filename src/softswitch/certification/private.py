@@ -21,20 +21,19 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import secret_normals
+from softswitch.privacy.numpy_rows import Arrays, secret_normals
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
 from softswitch.results.certificate import Interval, IntervalMethod
 
 ALL_ROWS = 1.0  # sampling rate of a release of all rows
-ATTEMPTS = 3  # default number of parameter vectors at which functions are checked to be means over rows
+ATTEMPTS = 3  # number of parameter vectors at which functions are checked to be means over rows
 SPLIT_GAPS = (
     "write a gap between two groups as two constraints, one per side (signed_gaps and gap_sides of "
     "softswitch.problem.fairness)"
 )
 NO_MEAN = f"objective and constraints must be means over rows to be reported privately; {SPLIT_GAPS}"
-Arrays = dict[str, np.ndarray]
 ArrayFunction = Callable[[Arrays], np.ndarray]  # of the parameters by name
 
 
@@ -124,9 +123,7 @@ def _check_means(kinds: tuple[Kind, ...], name: str) -> None:
             )
 
 
-def count_rows_from_values(
-    row_values: ArrayFunction, total: ArrayFunction, start: Arrays, attempts: int = ATTEMPTS
-) -> list[int]:
+def count_rows_from_values(row_values: ArrayFunction, total: ArrayFunction, start: Arrays, attempts: int) -> list[int]:
     """Return the number of rows to which f and each g apply, or raise ValueError if they are not means over rows.
 
     ``row_values`` returns f and then each g on every row (rows × functions), ``total`` on all rows together. The mean

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,8 @@ from softswitch.certification.intervals import RESAMPLES, ErrorLevels, Ranges, a
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import Losses, map_slices
 from softswitch.oracles.out_of_core import evaluate
-from softswitch.problem.parameters import WEIGHT, Params, float_dtype
+from softswitch.privacy.jax_rows import as_batch
+from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
@@ -50,13 +50,13 @@ class RowValues:
         self._problem, self._data, self._params = problem, data, params
         self._losses, self._kinds = Losses.of(problem), kinds
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of f and then each g."""
         if self._kinds is not None:
             return tuple(self._kinds)
-        functions = range(self.values.shape[1])
-        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if self.means[j] else Kind.OTHER for j in functions)
+        means = enumerate(self._find_means())
+        return tuple(Kind.GAP if j in self.gaps else Kind.MEAN if is_mean else Kind.OTHER for j, is_mean in means)
 
     @cached_property
     def values(self) -> np.ndarray:
@@ -76,11 +76,8 @@ class RowValues:
         """The values on single rows, one array (rows × functions) per client."""
         return self._evaluate_rows(self._params)
 
-    @cached_property
-    def means(self) -> Sequence[bool]:
-        """Whether each function is a mean over rows, at every client on all rows and on a random half of them."""
-        if self._kinds is not None:
-            return [kind is Kind.MEAN for kind in self._kinds]
+    def _find_means(self) -> list[bool]:
+        """Return whether each function is a mean over rows, at every client on all rows and on a random half."""
         generator, sizes = np.random.default_rng(0), self._data.sizes
         halves = [np.sort(generator.permutation(size)[: (size + 1) // 2]) for size in sizes]
         offsets = np.cumsum(sizes) - sizes
@@ -99,7 +96,7 @@ class RowValues:
             half_values = self._evaluate(half, params)
             return [*zip(by_client, values, strict=True), *zip(half_rows, half_values, strict=True)]
 
-        return find_means(evidence, self.values.shape[1], 1 + intervals.MAX_PERTURBATIONS)
+        return find_means(evidence, self.values.shape[1])
 
     @cached_property
     def gaps(self) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
@@ -130,7 +127,7 @@ class RowValues:
             return intervals.unknown_interval(len(rows))
         if function in self.gaps and bounds is not None:
             return intervals.gap_interval(*self.gaps[function][client], levels, bounds)
-        if self.means[function] and len(rows):
+        if self.kinds[function] is Kind.MEAN and len(rows):
             return intervals.mean_interval(rows, levels, bounds)
         return self._bootstrap_interval(client, function, value, levels)
 
@@ -203,12 +200,8 @@ def _mean(by_row: np.ndarray) -> float:
 
 @partial(jax.jit, static_argnames=("losses", "statistics"))
 def _on_rows(rows: Rows, params: Params, losses: Losses, statistics: bool) -> jax.Array:
-    one, function = jnp.ones(1, float_dtype(params)), losses.statistics if statistics else losses.values
-
-    def value(row: dict[str, Any]) -> Any:
-        return function(params, {**{key: x[None] for key, x in row.items()}, WEIGHT: one})
-
-    return map_slices(value, rows.columns, 1 << 16)
+    function = losses.statistics if statistics else losses.values
+    return map_slices(lambda row: function(params, as_batch(row, params)), rows.columns, 1 << 16)
 
 
 @partial(jax.jit, static_argnames="losses")

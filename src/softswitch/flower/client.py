@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from filelock import FileLock
@@ -182,11 +182,10 @@ class MessageHandlers:
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.policy.min_rows}"
             refuse_unless(rows >= self.policy.min_rows or (not rows and attribute == "held_out_rows"), problem)
         self._check_classes(client, kind)
-        per_batch = getattr(client, "class_rows_per_batch", None)
         min_rows = self.policy.min_class_rows
-        is_enough = per_batch is None or per_batch >= min_rows
+        per_batch = getattr(client, "class_rows_per_batch", min_rows)
         problem = f"its batches have {per_batch} rows of its rarest class, but its policy requires {min_rows}"
-        refuse_unless(is_enough, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
+        refuse_unless(per_batch >= min_rows, f"{problem}: increase batch_size, or use all rows (batch_size=None)")
 
     def seed_batches(self, task: Task) -> Task:
         """Return the task with the seed by which the client draws its batches."""
@@ -360,8 +359,7 @@ def _find_previous(
 
 
 def _parse_task(settings: ConfigRecord) -> Task:
-    kinds = {"round": int, "seed": int, "local_steps": int, "step_size": float, "switches": bool}
-    task = Task(**{name: wire.read(settings, name, kind) for name, kind in kinds.items()})
+    task = Task(**{name: wire.read(settings, name, kind) for name, kind in get_type_hints(Task).items()})
     is_valid = 1 <= task.local_steps <= MAX_LOCAL_STEPS
     require(is_valid, f"its local_steps must be from 1 to {MAX_LOCAL_STEPS:,}, but is {task.local_steps}")
     return task

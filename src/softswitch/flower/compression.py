@@ -21,6 +21,7 @@ from softswitch.methods.compressors import Compressor, Quantised, TopK
 
 if TYPE_CHECKING:
     from softswitch.methods.compression import Compression
+    from softswitch.results.history import ClientHistory
 
 CHANGE, CODE, CODES, DIGEST = "change", "code", "codes", "digest"
 """The name of the record with parameter changes, and of the entries of compressed records."""
@@ -205,10 +206,10 @@ class HeldParams:
         if self._down is not None:
             self.settings[DOWN] = describe_compressor(self._down)
 
-    def restore(self, clients: np.ndarray, outcomes: np.ndarray, begin: int) -> None:
+    def restore(self, history: ClientHistory, begin: int) -> None:
         """Restore the last counted directions from a history, beginning at round ``begin``."""
-        for k in range(begin, len(clients)):
-            self._note_counted(k, clients[k], outcomes[k])
+        for k in range(begin, len(history.clients)):
+            self._note_counted(k, history.clients[k], history.outcomes[k])
 
     def _note_counted(self, k: int, clients: Any, outcomes: Any) -> None:
         from softswitch.results.history import ClientOutcome  # imports JAX

@@ -189,7 +189,7 @@ class PerRowOracle(LocalOracle, Protocol):
         """
 
 
-class RowClient:
+class RowClient(LocalOracle):
     """What ``JaxClient``, ``NumpyClient`` and ``TorchClient`` have in common: these arguments, by keyword.
 
     Attributes:
@@ -210,11 +210,6 @@ class RowClient:
         constraint_range: The same for the constraint, {0, 1} for a rate; one range for all constraints, or one each.
     """
 
-    name: str
-    rows: int
-    held_out_rows: int
-    value_rows: int
-    gradient_rows: int
     ranges: list[Range | None]
     has_surrogate, can_repeat_reports = False, True
     held_out_class_rows: Mapping[str, int] | None = None
@@ -227,7 +222,7 @@ class RowClient:
         self, classes: Classes, held_out_classes: Classes, columns: Sequence[Mapping[str, Any] | None] = (None, None)
     ) -> None:
         """Count the rows of the classes of the training and held-out rows; ``columns`` are those of both."""
-        if held_out_classes is None and _are_column_names(classes):
+        if held_out_classes is None and _column_names(classes):
             held_out_classes = classes
         if classes is not None:
             self.class_rows = _count_class_rows("classes", classes, columns[0], self.rows)
@@ -258,14 +253,15 @@ def expected_class_rows(class_rows: Mapping[str, int], batch: int) -> int:
     return min(batch, rows) * min(class_rows.values()) // rows
 
 
-def _are_column_names(classes: Classes) -> bool:
+def _column_names(classes: Classes) -> tuple[str, ...]:
     names = (classes,) if isinstance(classes, str) else classes
-    return isinstance(names, tuple) and bool(names) and all(isinstance(name, str) for name in names)
+    return names if isinstance(names, tuple) and all(isinstance(name, str) for name in names) else ()
 
 
 def _count_class_rows(argument: str, classes: Classes, columns: Mapping[str, Any] | None, rows: int) -> dict[str, int]:
-    parts = [] if _are_column_names(classes) else [np.asarray(classes)]
-    for name in ((classes,) if isinstance(classes, str) else classes) if not parts else ():
+    names = _column_names(classes)
+    parts = [] if names else [np.asarray(classes)]
+    for name in names:
         if columns is None or name not in columns:
             known = "has no named columns" if columns is None else f"has the columns {', '.join(columns)}"
             raise ValueError(f"{argument} must name columns of the client, which {known}, but names {name!r}")
@@ -345,7 +341,7 @@ class NumpyClient(RowClient):
         def gradient(point: Arrays) -> Arrays:
             return self._gradient(point, self._batch(generator, self._batches.update), loss)
 
-        return average_steps(params, task.local_steps, task.step_size, 1.0, gradient)
+        return average_steps(params, task.local_steps, task.step_size, gradient)
 
     def evaluate(self, params: Arrays) -> Values:
         """Return f_i and g_i on all rows."""
@@ -361,15 +357,14 @@ class NumpyClient(RowClient):
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
-        batches = (_take(self._data, slice(row, row + 1)) for row in rows)
-        return sum_clipped_gradients((self._row_gradient(params, batch, mix) for batch in batches), params, clip)
 
-    def _row_gradient(self, params: Arrays, row: Arrays, mix: np.ndarray) -> Arrays:
-        """Return the gradient of <mix, (f, g)> on one row, without functions that do not apply to it."""
-        with np.errstate(all="ignore"):
-            values = self._values(params, row)
-            weights = np.where(np.isnan(values) | np.isneginf(values), 0.0, mix)
-            return self._gradient(params, row, LocalLoss(float(weights[0]), weights[1:], 0.0, 0.0))  # type: ignore[arg-type]
+        def gradient(row: int) -> Arrays:
+            batch = _take(self._data, slice(row, row + 1))
+            values = self._values(params, batch)
+            weights: Any = np.where(np.isnan(values) | np.isneginf(values), 0.0, mix)  # without functions it lacks
+            return self._gradient(params, batch, LocalLoss(float(weights[0]), weights[1:], 0.0, 0.0))
+
+        return sum_clipped_gradients(map(gradient, rows), params, clip)
 
     def _by_rows(self, params: Arrays, data: Arrays, rows: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):

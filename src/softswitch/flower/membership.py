@@ -65,9 +65,9 @@ class ClientInfo:
     @classmethod
     def of(cls, client: Any, *, second_order: bool = False) -> ClientInfo:
         """Return what a client reports about itself, with or without its second derivatives."""
-        kinds = {"str": str, "int": int, "bool": bool}
+        kinds = get_type_hints(cls)
         known = [field for field in fields(cls) if second_order or field.name not in ("pieces", "is_exact")]
-        return cls(**{f.name: kinds[str(f.type)](getattr(client, f.name, f.default)) for f in known})
+        return cls(**{f.name: kinds[f.name](getattr(client, f.name, f.default)) for f in known})
 
 
 @cache
@@ -98,12 +98,9 @@ def parse_registration(content: RecordDict) -> ClientInfo:
     mismatch = protocol_mismatch(record, "client")
     require(mismatch is None, wire.sanitize(str(mismatch)))
     values: dict[str, Any] = {"name": normalize_name(wire.read_text(record, "name"))}
-    types = get_type_hints(ClientInfo)
-    for field in fields(ClientInfo)[1:]:
-        if types[field.name] is bool:
-            values[field.name] = wire.read(record, field.name, bool)
-        else:
-            values[field.name] = wire.read(record, field.name, int, MAX_COUNTS.get(field.name, wire.LARGEST_ROWS))
+    for name, kind in get_type_hints(ClientInfo).items():
+        if name not in values:
+            values[name] = wire.read(record, name, kind, MAX_COUNTS.get(name, wire.LARGEST_ROWS))
     require(values["constraints"], "it has no constraint")
     return ClientInfo(**values)
 

@@ -110,17 +110,15 @@ class PrivateClient:
         values: Any = np.zeros(self.constraints)
         counts: Any = self._counts
         mix, scale = mix_row_losses(loss, values, counts)
-        clip = self._privacy.clip_gradient
+        clip, per_row = self._privacy.clip_gradient, float(scale) / self._privacy.rate
         deviation = self._levels.step * clip
 
         def noisy_gradient(point: Arrays) -> Arrays:
             total = self._sum_gradients(point, self._draw_rows(), np.asarray(mix), clip)
             noise = {name: deviation * secret_normals(*part.shape) for name, part in total.items()}
-            return {name: np.asarray(part, float) + noise[name] for name, part in total.items()}
+            return {name: per_row * (np.asarray(part, float) + noise[name]) for name, part in total.items()}
 
-        return average_steps(
-            params, task.local_steps, task.step_size, float(scale) / self._privacy.rate, noisy_gradient
-        )
+        return average_steps(params, task.local_steps, task.step_size, noisy_gradient)
 
     def evaluate(self, params: Arrays) -> Values:
         """Return noisy f_i and g_i on all rows, clipped."""
@@ -224,45 +222,42 @@ class SpentBudget:
         self._file = Path(file).expanduser()
         self._privacy, self._planned = privacy, planned
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        settings = json.loads(json.dumps([asdict(privacy), list(planned)]))
+        self._settings = json.loads(json.dumps([asdict(privacy), planned]))
         with self._lock():
             if not self._file.exists():
-                levels = calibrate_noise(privacy, planned)
-                self._write({"releases": list(Releases()), "levels": list(levels), "settings": settings})
-            state = self._read()
-        if state["settings"] != settings:
+                self.levels = calibrate_noise(privacy, planned)
+                self._write(Releases())
+            _, self.levels, settings = self._read()
+        if settings != self._settings:
             kept = "keep privacy, rounds, local_steps and evaluations unchanged"
             raise ValueError(f"budget_file {self._file} was created with other settings: {kept}")
-        self.levels = NoiseLevels(*state["levels"])
 
     @property
     def epsilon(self) -> float:
         """The ε of the releases so far."""
-        releases = Releases(*self._read()["releases"])
-        return compute_epsilon(releases, self.levels, self._privacy.rate, self._privacy.delta)
+        return compute_epsilon(self._read()[0], self.levels, self._privacy.rate, self._privacy.delta)
 
     def charge(self, **releases: int) -> None:
         """Count releases by kind before they are sent, or raise ``RefusalError`` if they exceed the budget."""
         with self._lock():
-            state = self._read()
-            before = Releases(*state["releases"])
+            before = self._read()[0]
             after = before._replace(**{kind: getattr(before, kind) + count for kind, count in releases.items()})
             is_planned = all(count <= maximum for count, maximum in zip(after, self._planned, strict=True))
             if self._privacy.epsilon is not None and not is_planned:
                 raise RefusalError(f"its privacy budget of {self._privacy.epsilon:g} does not allow another release")
-            self._write({**state, "releases": list(after)})
+            self._write(after)
 
     def _lock(self) -> FileLock:
         return FileLock(self._file.with_name(f".{self._file.name}.lock"))
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> tuple[Releases, NoiseLevels, Any]:
         try:
-            state: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
-            Releases(*(int(count) for count in state["releases"]))
-            NoiseLevels(*(float(level) for level in state["levels"]))
+            state = json.loads(self._file.read_text(encoding="utf-8"))
+            releases, levels = Releases(*map(int, state["releases"])), NoiseLevels(*map(float, state["levels"]))
+            return releases, levels, state["settings"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefusalError(f"its budget_file cannot be read: {self._file.name}") from error
-        return state
 
-    def _write(self, state: dict[str, Any]) -> None:
+    def _write(self, releases: Releases) -> None:
+        state = {"releases": releases, "levels": self.levels, "settings": self._settings}
         write_atomically(self._file, json.dumps(state).encode())

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from softswitch.certification.certify import build_certificate
 from softswitch.certification.intervals import ErrorLevels
@@ -33,7 +32,6 @@ from softswitch.privacy.accounting import PrivacyAccount
 from softswitch.problem.parameters import Params
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval
-from softswitch.results.events import EventLog
 from softswitch.results.history import ClientOutcome
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
@@ -43,6 +41,11 @@ from softswitch.support.text import join_first
 T = TypeVar("T")
 logger = logging.getLogger("softswitch.flower")
 ATTEMPTS = 3  # number of times that a client is asked if it fails for now
+FAILURES = {  # outcomes of a client without a reply, and of one with an invalid reply
+    wire.REPORT: (ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT),
+    wire.UPDATE: (ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE),
+}
+Parse = Callable[[RecordDict], Any]
 
 
 class PrivacyReport(NamedTuple):
@@ -97,20 +100,14 @@ class PrivacyReports:
         status = replace(result.status, message=f"{result.status.message}; {account.value_note}")
         return replace(result, status=status, privacy=account)
 
-    def add_to_certificate(self, certificate: Certificate) -> Certificate:
-        """Return the certificate with the largest budget that was spent, its own cost included."""
-        if (account := self.account(list(self.reports))) is None:
-            return certificate
-        return replace(certificate, epsilon=account.worst_epsilon, delta=account.delta)
-
 
 class RemoteClients:
     """All clients of a run, as an oracle for the evaluation of answers; ``participants`` is their mean number."""
 
     noise_setting, report_batch_size = "batch_size", None
 
-    def __init__(self, grid: Grid, roster: Roster, settings: StrategySettings, events: EventLog) -> None:
-        self.grid, self.roster, self.settings, self.events = grid, roster, settings, events
+    def __init__(self, roster: Roster, settings: StrategySettings) -> None:
+        self.roster, self.settings, self.events = roster, settings, roster.events
         self.constraints = roster.constraints or 1
         self.ranges = function_ranges(settings.objective_range, settings.constraint_range, self.constraints)
         self.participants = 1
@@ -152,10 +149,14 @@ class RemoteClients:
     def read_values(self, content: RecordDict, name: str = wire.VALUES) -> wire.Values:
         """Return a client's values, or raise ``InvalidMessageError``."""
         values = wire.parse_values(content, self.constraints, self.roster.statistics or 0, name)
-        for value, bounds in zip((values.objective, *values.constraint), self.ranges, strict=True):
+        self.check_ranges(values.objective, *values.constraint)
+        return values
+
+    def check_ranges(self, *values: float) -> None:
+        """Raise ``InvalidMessageError`` if f or one of the g, unless it is −∞, is outside its range on single rows."""
+        for value, bounds in zip(values, self.ranges, strict=True):
             if value != -math.inf:
                 wire.check_in_range(value, bounds)
-        return values
 
     def evaluate_params(self, params: Params, *, patient: bool = True) -> Evaluation:
         """Return f_i and g_i of every client on all its rows; NaN if it does not reply.
@@ -210,7 +211,10 @@ class RemoteClients:
 
         intervals, _ = self.ask_all(wire.CERTIFY, content, parse, set(held_out_rows))
         reported = [(name, intervals.get(i)) for i, name in enumerate(roster.names)]
-        return self.privacy.add_to_certificate(build_certificate(reported, confidence, levels, ranges))
+        certificate = build_certificate(reported, confidence, levels, ranges)
+        if (account := self.privacy.account(list(self.privacy.reports))) is None:
+            return certificate
+        return replace(certificate, epsilon=account.worst_epsilon, delta=account.delta)
 
     def ask_all(
         self,
@@ -230,7 +234,7 @@ class RemoteClients:
         """
         roster, settings, names = self.roster, self.settings, self.roster.names
         count = len(names) if wait_for is None else wait_for
-        roster.refresh(self.grid, count if patient else 0, settings.wait if patient else 0.0)
+        roster.refresh(count if patient else 0, settings.wait if patient else 0.0)
         left = set(range(len(names))) if indices is None else set(indices)
         nodes, results, failures = roster.connected, dict[int, T](), dict[int, Exception]()
         for i in sorted(left - set(nodes)) if patient else ():
@@ -244,7 +248,7 @@ class RemoteClients:
                 break
             contents = {i: content(i) if callable(content) else content for i in sorted(left)}
             messages = [Message(one, nodes[i], kind, ttl=timeout, group_id=kind) for i, one in contents.items()]
-            for i, reply in zip(contents, wire.exchange(self.grid, messages, timeout), strict=True):
+            for i, reply in zip(contents, wire.exchange(roster.grid, messages, timeout), strict=True):
                 try:
                     received = wire.check_reply(reply)
                     result = parse(i, received)
@@ -300,10 +304,7 @@ class RoundExchange:
     def collect_reports(self) -> Reports:
         """Return the participants' reports; those without a usable one are masked."""
         server, pooled, count = self._server, self._settings.pooled, len(self.participants)
-        replies = self._request(wire.REPORT, {place: {} for place in range(count)}, with_params=True)
-        outcomes = ClientOutcome.NO_REPORT, ClientOutcome.BAD_REPORT
-        read = {place: self._read(place, reply, outcomes, self._parse_report) for place, reply in replies.items()}
-        reported = {place: both for place, both in read.items() if both is not None}
+        reported = self._request(wire.REPORT, {place: {} for place in range(count)}, self._parse_report)
         shape = count, 1 + server.constraints
         now, earlier = (np.full(shape, missing, server.dtype) for missing in (-np.inf, np.nan))
         for place, both in reported.items():
@@ -331,7 +332,7 @@ class RoundExchange:
             place: {wire.DECISION: encode_decision(loss.of(place), switches, bool(decision.feasible))}
             for place in updating
         }
-        parse: Callable[[RecordDict], Any] = self._parse_direction
+        parse: Parse = self._parse_direction
         if aggregator is not None:
             names = {place: self._roster.names[self.participants[place]] for place in updating}
             terms = aggregator.begin_round(k, names, self._replies[wire.REPORT], np.asarray(decision.weights))
@@ -340,10 +341,7 @@ class RoundExchange:
             parse = aggregator.read_update
             for record in records.values():
                 record[TERMS] = terms.record()
-        outcomes = ClientOutcome.NO_UPDATE, ClientOutcome.BAD_UPDATE
-        replies = self._request(wire.UPDATE, records, with_params=False)
-        updates = {place: self._read(place, reply, outcomes, parse) for place, reply in replies.items()}
-        usable = {place: update for place, update in updates.items() if update is not None}
+        usable = self._request(wire.UPDATE, records, parse)
         if aggregator is None or not usable:
             return usable
         return aggregator.aggregate(
@@ -363,13 +361,9 @@ class RoundExchange:
 
     def record_silence(self) -> None:
         """Record at the roster which clients were silent in an exchange of this round, and which replied."""
-        silent, present = set[int](), set[int]()
-        for replies in self._replies.values():
-            for place, reply in replies.items():
-                if isinstance(reply, Message):
-                    present.add(self.participants[place])
-                elif reply.silent:
-                    silent.add(self.participants[place])
+        replies = [(self.participants[i], reply) for each in self._replies.values() for i, reply in each.items()]
+        present = {client for client, reply in replies if isinstance(reply, Message)}
+        silent = {client for client, reply in replies if isinstance(reply, wire.NoReply) and reply.silent}
         self._roster.finish_round(self._server.done, silent, present)
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, wire.Reply]:
@@ -379,12 +373,12 @@ class RoundExchange:
             Message(content, nodes[self.participants[place]], kind, ttl=timeout, group_id=group)
             for place, content in contents.items()
         ]
-        return dict(zip(contents, wire.exchange(self._clients.grid, messages, timeout), strict=True))
+        return dict(zip(contents, wire.exchange(self._roster.grid, messages, timeout), strict=True))
 
-    def _request(self, kind: str, records: Mapping[int, dict[str, Any]], *, with_params: bool) -> dict[int, wire.Reply]:
-        """Send records by place, with the parameters or not; send whole parameters to those that lack them."""
-        settings, server, held = self._settings, self._server, self._held
-        timeout = settings.report_timeout if kind == wire.REPORT else settings.update_timeout
+    def _request(self, kind: str, records: Mapping[int, dict[str, Any]], parse: Parse) -> dict[int, Any]:
+        """Send records by place, with the parameters to clients that need them; return the parsed usable replies."""
+        settings, server, held, with_params = self._settings, self._server, self._held, kind == wire.REPORT
+        timeout = settings.report_timeout if with_params else settings.update_timeout
         sent: dict[str, Any] = {
             "round": server.done,
             "seed": settings.seed,
@@ -410,20 +404,13 @@ class RoundExchange:
             if not places:
                 break
         self._replies[kind] = replies
-        return replies
+        results = {place: self._read(place, kind, reply, parse) for place, reply in replies.items()}
+        return {place: result for place, result in results.items() if result is not None}
 
-    def _read(
-        self,
-        place: int,
-        reply: wire.Reply,
-        failures: tuple[ClientOutcome, ClientOutcome],
-        parse: Callable[[RecordDict], Any],
-    ) -> Any:
-        """Return what ``parse`` makes of a reply, or None if it is not usable; record the client's outcome.
-
-        ``failures`` are the outcomes of a client without a reply and of one with an invalid reply.
-        """
-        name, (missing, invalid) = self._roster.names[self.participants[place]], failures
+    def _read(self, place: int, kind: str, reply: wire.Reply, parse: Parse) -> Any:
+        """Return what ``parse`` makes of a reply, or None if it is not usable; record the client's outcome."""
+        name = self._roster.names[self.participants[place]]
+        missing, invalid = FAILURES[kind]
         try:
             content = wire.check_reply(reply)
             result, epsilon = parse(content), self._clients.privacy.read(name, content)

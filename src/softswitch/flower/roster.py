@@ -59,15 +59,14 @@ class Roster:
     only its name is known. ``excluded`` has the keys of the names of excluded clients that are known to exist.
     """
 
-    def __init__(self, settings: StrategySettings, events: EventLog) -> None:
-        self._timeout = settings.report_timeout
+    def __init__(self, grid: Grid, settings: StrategySettings) -> None:
+        self.grid, self.events, self._timeout = grid, EventLog(settings.events), settings.report_timeout
         self._min_votes = max(settings.min_clients, len(settings.expected))
         self.constraints, self.statistics = settings.constraints, 0 if settings.pooled is None else None
         self._expected = set(settings.expected)
         self._owners = {str(key): name for name, key in settings.clients.items()}
         self._exclude = {confusable_key(name) for name in settings.exclude}
         self.excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
-        self._events = events
         self.names: list[str] = list(settings.expected)
         self.clients: list[ClientInfo | None] = [None] * len(self.names)
         self._indices = {confusable_key(name): index for index, name in enumerate(self.names)}
@@ -75,7 +74,7 @@ class Roster:
         self._nodes: dict[int, int] = {}  # node -> index
         self._candidates: dict[int, ClientInfo] = {}  # node -> client that is not admitted yet
         self._turned_away: set[int] = set()
-        self._greetings: wire.PendingMessages | None = None
+        self._greetings = wire.PendingMessages(grid, self._timeout)
         self._node_backoff, self._polls = Backoff(), 0
         self._client_backoff = Backoff(tolerated=SILENT_ROUNDS)
 
@@ -132,23 +131,22 @@ class Roster:
         for index in sorted(silent):
             if delay := backoff.record_silence(index, k):
                 reason = f"{backoff.silences[index]} times in a row; asked again after {delay} rounds"
-                wire.log_event(self._events, "silent", reason, client=self.names[index])
+                wire.log_event(self.events, "silent", reason, client=self.names[index])
         for index in sorted(replied - silent):
             if backoff.reset(index):
                 logger.info("client %r is back", self.names[index])
-                self._events.record("back", "it replied", client=self.names[index])
+                self.events.record("back", "it replied", client=self.names[index])
 
-    def refresh(self, grid: Grid, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
+    def refresh(self, min_clients: int, wait: float, *, all_expected: bool = False) -> None:
         """Update who is connected; wait up to ``wait`` seconds for ``min_clients`` clients.
 
         If ``all_expected``, wait for all expected clients and for all greeted nodes. If only nodes that have not
         introduced themselves are connected, these have the time of a report.
         """
-        self._greetings = self._greetings or wire.PendingMessages(grid, self._timeout)
         deadline = time.monotonic() + wait
         greeting_deadline = max(deadline, time.monotonic() + (self._timeout if min_clients else 0.0))
         for interval in wire.poll_intervals():
-            self._poll(grid, self._greetings)
+            self._poll()
             present = {*(self.names[index] for index in self._nodes.values()), *self._candidates_by_name}
             is_complete = len(self._nodes) + len(self._candidates) >= min_clients
             if all_expected:
@@ -160,7 +158,8 @@ class Roster:
             time.sleep(min(interval, left))
         self._admit_candidates(time_is_up=True)
 
-    def _poll(self, grid: Grid, greetings: wire.PendingMessages) -> None:
+    def _poll(self) -> None:
+        grid, greetings = self.grid, self._greetings
         if self._owners:
             self._owner_of = {node.node_id: self._find_owner(node.public_key) for node in grid.get_nodes()}
         else:
@@ -169,7 +168,7 @@ class Roster:
         for node in set(self._nodes) - present:
             name = self.names[self._nodes.pop(node)]
             logger.warning("client %r has left", name)
-            self._events.record("left", client=name)
+            self.events.record("left", client=name)
             self._turned_away.clear()  # another node may take its name now
         self._turned_away &= present
         self._candidates = {node: client for node, client in self._candidates.items() if node in present}
@@ -207,7 +206,7 @@ class Roster:
             wire.require(owner in (None, client.name), problem)
         except (wire.NoReply, wire.RefusedError) as failure:
             self._node_backoff.record_silence(node, self._polls)
-            wire.log_event(self._events, "not introduced", str(failure), node=node, client=owner)
+            wire.log_event(self.events, "not introduced", str(failure), node=node, client=owner)
         except wire.InvalidMessageError as error:
             self._turn_away(node, str(error), owner)
         else:
@@ -274,18 +273,18 @@ class Roster:
             del self._nodes[current_node]
             self._turned_away.add(current_node)
             reason = f"it is now node {node}, no longer node {current_node}: it has reconnected with the same key"
-            wire.log_event(self._events, "replaced", reason, client=name, node=node)
+            wire.log_event(self.events, "replaced", reason, client=name, node=node)
             return
-        self._events.record("met", reported, client=name, node=node)
+        self.events.record("met", reported, client=name, node=node)
 
     def _turn_away(self, node: int, reason: str, client: str | None = None) -> None:
-        wire.log_event(self._events, "turned away", reason, client=client, node=node)
+        wire.log_event(self.events, "turned away", reason, client=client, node=node)
         self._turned_away.add(node)
 
     def _exclude_node(self, node: int, name: str) -> None:
         logger.info("client %r is excluded", name)
         self.excluded.add(confusable_key(name))
-        self._events.record("excluded", "it does not take part (exclude)", client=name, node=node)
+        self.events.record("excluded", "it does not take part (exclude)", client=name, node=node)
         self._turned_away.add(node)
 
 

@@ -73,11 +73,10 @@ class FlowerRun:
         tunes = is_automatic([method])
         memory = self._choose_memory(clients.settings, tunes)
         self.settings = settings = replace(clients.settings, memory=memory)
-        self._reports_twice = memory is not None and memory.corrected
         template = _template(method, params, rounds, jumps=clients.roster.has_surrogate) if tunes else method
         start = params if attempt is None or attempt.status.code is StatusCode.DIVERGED else attempt.last
         self.server = ServerState(template, start, clients.constraints, rounds, settings)
-        self.held = HeldParams(self.server.compression, reports_twice=self._reports_twice)
+        self.held = HeldParams(self.server.compression, reports_twice=memory is not None and memory.corrected)
         self.restarts = RemoteRestarts(method, rounds, self.server, clients) if tunes else None
         self._aggregator = None
         if settings.secure is not None and settings.clip_norm is not None:
@@ -93,9 +92,7 @@ class FlowerRun:
         if not self._resume() and self.restarts is not None:
             self.restarts.start()
         if self.server.record is not None and self.server.record.clients is not None:
-            recorded = self.server.record.clients
-            assert recorded.outcomes is not None
-            self.held.restore(np.asarray(recorded.clients), np.asarray(recorded.outcomes), self.server.restart_begin)
+            self.held.restore(self.server.record.clients, self.server.restart_begin)
         if unknown := self.clients.unknown_excluded:
             logger.warning("exclude: no client is known by the name %s; check the spelling", quote_first(unknown))
 
@@ -119,7 +116,7 @@ class FlowerRun:
             "program": self.server.program(),
             "jax": jax.__version__,
             **({} if settings.secure is None else {"secure": str(settings.secure)}),
-            **({CORRECTED: "yes"} if self._reports_twice else {}),
+            **({CORRECTED: "yes"} if self.held.reports_twice else {}),
         }
 
     def _choose_memory(self, settings: StrategySettings, tunes: bool) -> Memory | None:
@@ -190,7 +187,7 @@ class FlowerRun:
         """Sample clients, collect their reports, decide, collect directions, and step; return the round's record."""
         settings, server, roster = self.settings, self.server, self.roster
         k = self.events.round = server.done
-        roster.refresh(self.clients.grid, settings.min_clients, settings.wait)
+        roster.refresh(settings.min_clients, settings.wait)
         participants = server.sample(roster.available(k, settings.min_clients), len(roster.names))
         full = ClientSummary.missing()
         if settings.eval_every and k % settings.eval_every == 0:

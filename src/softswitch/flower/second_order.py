@@ -6,7 +6,7 @@ the Hessian of λ_i f_i + <μ_i, g_i>. All clients must reply: the request is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -133,7 +133,12 @@ class RemoteDerivatives(DerivativeOracle):
             lost = quote_first([self._roster.names[i] for i in sorted(failures)]) or "too few clients"
             raise UnavailableError(f"no usable reply of {lost} in {settings.patience} attempts (patience)")
         self._set_clients()
-        found = self._combine(replies, weights_of)
+        replied = np.isin(np.arange(len(self.names)), list(replies))
+        used = np.stack([weights_of(i) for i in range(len(self.names))])
+        values, gradients, hessian = self.add_up(sorted(replies.items()), used, replied)
+        values[~replied] = -np.inf
+        self.outcomes = np.where(replied, ClientOutcome.COUNTED, ClientOutcome.EMPTY).astype(np.int32)
+        found = Derivatives(values[:, 0], values[:, 1:], gradients[:, 0], gradients[:, 1:], hessian)
         if needed is None and len(replies) == len(self.names) and np.array_equal(query.point, to_vector(self.start)):
             constraint = np.maximum(*np.split(found.constraint, 2, axis=1)) if self.has_gaps else found.constraint
             self._known[query.point.tobytes()] = Evaluation(found.objective, constraint, None)
@@ -142,22 +147,8 @@ class RemoteDerivatives(DerivativeOracle):
     def _parse(self, content: RecordDict, *, with_hessian: bool) -> wire.LocalDerivatives:
         found = wire.parse_derivatives(content, self._pieces, self.size, with_hessian=with_hessian)
         constraint = np.maximum(*np.split(found.values[1:], 2)) if self.has_gaps else found.values[1:]
-        for value, bounds in zip((found.values[0], *constraint), self._clients.ranges, strict=True):
-            if value != -np.inf:
-                wire.check_in_range(value, bounds)
+        self._clients.check_ranges(found.values[0], *constraint)
         return found
-
-    def _combine(
-        self, replies: Mapping[int, wire.LocalDerivatives], weights_of: Callable[[int], np.ndarray]
-    ) -> Derivatives:
-        assert self.outcomes is not None
-        values = np.full((len(self.names), 1 + self._pieces), -np.inf)
-        gradients, hessian = np.zeros((*values.shape, self.size)), np.zeros((self.size, self.size))
-        for i, found in sorted(replies.items()):
-            values[i], gradients[i], self.outcomes[i] = found.values, found.gradients, ClientOutcome.COUNTED
-            hessian += found.hessian
-            self.rows += int(self.sizes[i]) * (3 + self.size * bool(weights_of(i).any()))
-        return Derivatives(values[:, 0], values[:, 1:], gradients[:, 0], gradients[:, 1:], hessian)
 
     def evaluate(self, params: Params) -> Evaluation:
         """Evaluate parameters at every client; those that do not reply have NaN."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ from softswitch.support.arrays import take_clients
 from softswitch.support.tracing import program_digest
 
 _decide = jax.jit(decide)
-_apply = partial(jax.jit, static_argnames="record_clients")(apply)
+_apply = jax.jit(partial(apply, record_clients=False))  # the outcomes of clients are added afterwards
 _combine = jax.jit(combine)
 _surviving_weights = jax.jit(surviving_weights)
 _select_connected = partial(jax.jit, static_argnums=4)(select_connected)
@@ -217,11 +217,9 @@ class ServerState:
         else:
             size = float(optax.tree.norm(update.direction))
             evaluated = Evaluated(observed.full)
-            state, of_round = _apply(
-                self.setup, self.averaging_from, self.state, played, update, evaluated, Cost(), record_clients=True
-            )
+            state, of_round = _apply(self.setup, self.averaging_from, self.state, played, update, evaluated, Cost())
             state, change = self._round_as_clients(state)
-            record = self._complete(of_round, np.asarray(played.reports.mask), observed)
+            record = self._complete(of_round, played.reports, observed)
         history = record if self.record is None else join([self.record, record], self.done + 1)
         void_in_a_row = self.void_in_a_row + 1 if update is None else 0
         # One assignment: after Ctrl-C a round is either done or not.
@@ -279,36 +277,23 @@ class ServerState:
         return params
 
     def _void_record(self, observed: Observed) -> Record:
-        reports = self.no_reports(len(observed.clients))
         no_value: Any = np.asarray(-np.inf, self.dtype)
-        no_client: Any = np.int32(-1)
-        indices: Any = np.asarray(observed.clients, np.int32)
-        record = Record(
-            objective=no_value,
-            constraint=no_value,
-            criterion=no_value,
-            feasible=cast(Any, np.asarray(False)),
-            worst_client=no_client,
-            full=observed.full,
-            held_out=None,
-            absent=cast(Any, np.int32(0)),
-            rows=None,
-            clients=ClientHistory(indices, reports.objective, reports.constraint, metrics={}),
-        )
+        entries: dict[str, Any] = {"feasible": np.asarray(False), "worst_client": np.int32(-1), "absent": np.int32(0)}
+        entries |= {"objective": no_value, "constraint": no_value, "criterion": no_value}
         if (memory := self.state.parts.get("memory")) is not None:
             reported_at = np.asarray(memory.reported_at)
             oldest = self.done - reported_at[reported_at >= 0].min(initial=self.done)
-            unheard = (reported_at == -1).sum()
-            record = record._replace(unheard=cast(Any, np.int32(unheard)), oldest=cast(Any, np.int32(oldest)))
-        return self._complete(record, np.asarray(reports.mask), observed)
+            entries |= {"unheard": np.int32((reported_at == -1).sum()), "oldest": np.int32(oldest)}
+        record = Record(**entries, full=observed.full, held_out=None, rows=None, clients=None)
+        return self._complete(record, self.no_reports(len(observed.clients)), observed)
 
-    def _complete(self, record: Record, mask: np.ndarray, observed: Observed) -> Record:
-        """Return a record of length 1 with what only a network has: missing reports, outcomes, and costs."""
-        assert record.clients is not None
+    def _complete(self, record: Record, reports: Reports, observed: Observed) -> Record:
+        """Return a record of length 1 with what only a network has: the clients and their outcomes, and costs."""
+        mask = np.asarray(reports.mask)
         clients = ClientHistory(
-            clients=np.asarray(record.clients.clients),
-            objective=np.where(mask, record.clients.objective, np.nan).astype(self.dtype),
-            constraint=np.where(mask[:, None], record.clients.constraint, np.nan).astype(self.dtype),
+            clients=np.asarray(observed.clients, np.int32),
+            objective=np.where(mask, reports.objective, np.nan).astype(self.dtype),
+            constraint=np.where(mask[:, None], reports.constraint, np.nan).astype(self.dtype),
             metrics={},
             outcomes=observed.outcomes.astype(np.int32),
             epsilon=observed.epsilon,

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,7 +37,7 @@ from softswitch.problem.domains import check_domain
 from softswitch.problem.parameters import Params
 from softswitch.results import folder as folders
 from softswitch.results.checkpoints import Checkpoints
-from softswitch.results.events import EVENTS, EventLog
+from softswitch.results.events import EVENTS
 from softswitch.results.history import Record
 from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
@@ -130,13 +130,12 @@ class SwitchingStrategy(Strategy):
             check_run(self.method, settings, params, rounds)
         elif obstacle:
             raise ValueError(f"{obstacle}, which SQP cannot use over Flower: use Automatic or SoftmaxSGM")
-        events = EventLog(settings.events)
-        roster = Roster(settings, events)
-        roster.refresh(grid, settings.min_clients, settings.wait, all_expected=True)
+        roster = Roster(grid, settings)
+        roster.refresh(settings.min_clients, settings.wait, all_expected=True)
         if roster.constraints is None:
             which = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
-        self.clients = RemoteClients(grid, roster, settings, events)
+        self.clients = RemoteClients(roster, settings)
         flower_result = FlowerResult()
 
         def after_round(done: int, params: Params, record: Any = None) -> None:
@@ -280,8 +279,7 @@ def server_app(
     base = with_changes(settings, changes)
     if base.checkpoints is not None:
         raise ValueError("checkpoints must be None: they are in the run folder; otherwise use SwitchingStrategy")
-    SwitchingStrategy(method, base)  # raises now if it is invalid, not on the server
-    active = resolve_method(method)
+    active = SwitchingStrategy(method, base).method  # raises now if it is invalid, not on the server
     app = ServerApp()
 
     @app.main()
@@ -362,8 +360,7 @@ def _can_resume(run: folders.Run) -> bool:
 
 def _settings_toml(method: Method, request: Mapping[str, Any], settings: StrategySettings) -> str:
     """Return the settings that differ from the defaults as TOML."""
-    values = {entry.name: getattr(settings, entry.name) for entry in fields(settings)}
-    values["clients"] = list(settings.clients)
+    values = vars(settings) | {"clients": list(settings.clients)}
     defaults = vars(StrategySettings()) | {"clients": []}
     changed = {key: value for key, value in values.items() if value is not None and value != defaults[key]}
     sections: dict[str, Mapping[str, Any]] = {"run": request, "strategy": changed, "method": {"method": str(method)}}

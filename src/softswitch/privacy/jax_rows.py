@@ -50,7 +50,7 @@ def _at(rows: Rows, client: Array, places: Array) -> DrawnRows:
 
 def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, "rows functions"]:
     """Return f and g on each row of a batch as a batch of one row; the row weights are ignored."""
-    return map_slices(lambda row: losses.values(params, _as_batch(row, params)), _columns(batch), ROWS_TOGETHER)
+    return map_slices(lambda row: losses.values(params, as_batch(row, params)), _columns(batch), ROWS_TOGETHER)
 
 
 def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Array:
@@ -65,7 +65,7 @@ def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted:
     """Return the sum over counted rows of gradients of <mix, (f, surrogate of g)>, clipped; infinite ones are 0."""
 
     def loss(params: Params, row: Batch) -> Array:
-        batch = _as_batch(row, params)
+        batch = as_batch(row, params)
         constraints = losses.differentiable_constraints(params, batch)
         values = jnp.concatenate([losses.objective(params, batch)[None], constraints])
         return jnp.dot(mix, jnp.where(jnp.isneginf(values), 0, values))
@@ -85,7 +85,8 @@ def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted:
     return sum_slices(in_slice, (_columns(batch), counted), max(1, NUMBERS_TOGETHER // numbers))
 
 
-def _as_batch(row: Batch, params: Params) -> Batch:
+def as_batch(row: Batch, params: Params) -> Batch:
+    """Return a batch of one row, given by its columns."""
     return {**{key: column[None] for key, column in row.items()}, WEIGHT: jnp.ones(1, float_dtype(params))}
 
 

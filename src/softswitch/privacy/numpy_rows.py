@@ -65,15 +65,13 @@ def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float
     return total
 
 
-def average_steps(
-    params: Arrays, local_steps: int, step_size: float, scale: float, gradient: Callable[[Arrays], Arrays]
-) -> Arrays:
-    """Return u_i, the mean of gradients along local steps: ``scale`` times ``gradient(params)`` on fresh rows."""
+def average_steps(params: Arrays, local_steps: int, step_size: float, gradient: Callable[[Arrays], Arrays]) -> Arrays:
+    """Return u_i, the mean of gradients along local steps, each on fresh rows."""
     total = {name: np.zeros(value.shape) for name, value in params.items()}
     for _ in range(local_steps):
         iterate = {name: (value - step_size * total[name]).astype(value.dtype) for name, value in params.items()}
         step = gradient(iterate)
-        total = {name: part + scale * step[name] for name, part in total.items()}
+        total = {name: part + step[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}
 
 

@@ -38,8 +38,7 @@ def sum_row_gradients(
             gradient = functions.direction([data.take(np.array([row]))], loss, 1, 0.0)
         return {name: part.double().cpu().numpy() for name, part in gradient.items()}
 
-    like = {name: np.asarray(value) for name, value in params.items()}
-    return sum_clipped_gradients((one(row) for row in rows), like, clip)
+    return sum_clipped_gradients(map(one, rows), params, clip)
 
 
 def describe_row_mixing(module: torch.nn.Module) -> str | None:

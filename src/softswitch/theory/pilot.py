@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy import optimize
+from scipy.special import logsumexp
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, make_batching
@@ -94,15 +95,11 @@ def subgaussian_norm(deviations: Any) -> float:
     largest = squares.max()
     if largest == 0:
         return 0.0
-    scaled = squares / largest
-
-    def excess(log_variance: float) -> float:
-        return float(np.log(np.mean(np.exp(np.minimum(scaled / np.exp(log_variance), 700)))) - np.log(2))
-
-    # σ² is largest/ln 2 if all deviations are equal, and at least largest/ln(1 + n).
-    low, high = -np.log(np.log(1 + len(scaled)) + 1) - 1, -np.log(np.log(2))
-    root = high if excess(high) > 0 else optimize.brentq(excess, low, high, xtol=1e-12)  # > 0 by rounding, if all equal
-    return float(np.sqrt(largest * np.exp(root)))
+    scaled, doubled = squares / largest, np.log(2 * len(squares))
+    # σ²/largest is 1/ln 2 if all deviations are equal, and at least 1/ln(2n).
+    low, high = (1 - 1e-9) / doubled, (1 + 1e-9) / np.log(2)
+    variance = optimize.brentq(lambda variance: logsumexp(scaled / variance) - doubled, low, high, xtol=1e-14)
+    return float(np.sqrt(largest * variance))
 
 
 def _points(theta: Ball | Box, start: Params, points: int, generator: np.random.Generator) -> list[Params]:

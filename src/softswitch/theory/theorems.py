@@ -66,7 +66,8 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("clients", "participants", "rounds", "local_steps", "batch_size", "value_batch_size"):
             checks.check_integer(name, getattr(self, name), minimum=1)
-        _check_participants(self.clients, self.participants)
+        if self.participants > self.clients:
+            raise ValueError(f"participants must be at most clients = {self.clients}, but is {self.participants}")
         checks.check_probability("delta", self.delta)
 
     @property
@@ -323,20 +324,13 @@ def tail_bound(clients: int, participants: int, below: float) -> float:
         participants: Size m of the subset.
         below: Probability P(U < t).
     """
-    checks.check_integer("clients", clients, minimum=1)
-    checks.check_integer("participants", participants, minimum=1)
-    _check_participants(clients, participants)
+    Setting(clients, participants, rounds=1)  # checks the numbers of clients
     below = checks.check_real("below", below, minimum=0, maximum=1)
     if below == 0:
         return 1.0
     if participants == clients or below * clients > clients - participants + 1e-9:  # P(U < t) > 1 − r, up to rounding
         return 0.0
     return math.exp(-clients * abs(math.log1p(-participants / clients)) * below)
-
-
-def _check_participants(clients: int, participants: int) -> None:
-    if participants > clients:
-        raise ValueError(f"participants must be at most clients = {clients}, but is {participants}")
 
 
 @dataclass(frozen=True)
