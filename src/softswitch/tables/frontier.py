@@ -27,8 +27,8 @@ from softswitch.results.certificate import describe_certification
 from softswitch.results.folder import CONFIG, write_result
 from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
-from softswitch.tables.labels import Label, NumberLabel
-from softswitch.tables.metrics import assess_model, client_rows, predict_outputs, wrong_rows
+from softswitch.tables.labels import Label, NumberLabel, predict_codes
+from softswitch.tables.metrics import assess_model, client_rows, predict_outputs
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table, uses_score
 from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.thresholds import ScoredModel, fit_score
@@ -141,10 +141,8 @@ def _measures(label: Label) -> dict[str, Measure]:
 
     def client_means(params: Network, data: ClientData) -> np.ndarray:
         y, outputs = np.asarray(data.rows.columns["y"]), predict_outputs(params, data)
-        if isinstance(label, NumberLabel):
-            values = np.abs(label.decode(outputs) - (label.mean + label.scale * y))
-        else:
-            values = ~wrong_rows(y, outputs)
+        is_number = isinstance(label, NumberLabel)
+        values = np.abs(label.errors(outputs, y)) if is_number else predict_codes(outputs) == y
         return np.array([values[rows].mean() for rows in client_rows(data).values()])
 
     return {
