@@ -141,8 +141,7 @@ def _measures(label: Label) -> dict[str, Measure]:
 
     def client_means(params: Network, data: ClientData) -> np.ndarray:
         y, outputs = np.asarray(data.rows.columns["y"]), predict_outputs(params, data)
-        is_number = isinstance(label, NumberLabel)
-        values = np.abs(label.errors(outputs, y)) if is_number else predict_codes(outputs) == y
+        values = np.abs(label.errors(outputs, y)) if isinstance(label, NumberLabel) else predict_codes(outputs) == y
         return np.array([values[rows].mean() for rows in client_rows(data).values()])
 
     return {
@@ -182,8 +181,8 @@ def _write_model(
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
     write_encoding(folder, config, table, scored)
     if scored is None:
-        options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
-        result = add_baselines(result, table.problem, table.train, unconstrained=False, **options)
+        constants = partial(table.label.constant, table.problem.start)
+        result = add_baselines(result, table.problem, table.train, constants=constants, unconstrained=False)
     else:
         table = with_score(table, scored)
     threshold = None if scored is None else scored.threshold

@@ -383,7 +383,8 @@ def _build_result(
         "full_rounds": 0,
     }
     summary: Any = [np.array([value]) for value in (objective.max(), constraint.max(), *means)]
-    history = History(full=ClientSummary(*summary), **{name: np.array([value]) for name, value in values.items()})
+    rounds: dict[str, Any] = {name: np.array([value]) for name, value in values.items()}
+    history = History(full=ClientSummary(*summary), **rounds)
     status = model_status(clients.names, method, evaluation)
     return Result(
         params=params,
