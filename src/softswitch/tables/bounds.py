@@ -111,11 +111,11 @@ def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
     return estimates
 
 
-def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
+def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
     """Return at most ``limit`` of the row indices ``rows``; random rows of the largest clients are dropped."""
     if len(rows) <= limit:
         return rows
-    shuffled = np.random.default_rng(seed).permutation(rows)
+    shuffled = np.random.default_rng(0).permutation(rows)
     shuffled = shuffled[np.argsort(client[shuffled], kind="stable")]
     place = pd.Series(shuffled).groupby(client[shuffled]).cumcount()  # within the client
     return np.sort(shuffled[np.argsort(place.to_numpy(), kind="stable")[:limit]])
