@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from softswitch.certification.intervals import ErrorLevels, gap_interval, mean_interval
-from softswitch.certification.limits import binomial_cdf
+from softswitch.certification.limits import allowed_errors
 from softswitch.certification.row_values import Kind, RowValues, compute_intervals, row_ranges
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit
@@ -239,9 +239,8 @@ def is_rate(row_range: Range | None, kind: Kind) -> bool:
 def largest_rate(rows: int, level: float, bound: float, row_range: Range) -> float:
     """Return the largest rate on ``rows`` rows that certifies the bound by the exact binomial test at ``level``."""
     low, high = endpoints(row_range)
-    share = (bound - low) / (high - low)
-    failing = smallest_integer(lambda count: binomial_cdf(count, rows, share) > level, -1, rows)
-    return low + (high - low) * max((rows if failing is None else failing) - 1, 0) / rows
+    errors = allowed_errors(rows, (bound - low) / (high - low), level)
+    return low + (high - low) * max(errors, 0) / rows
 
 
 def align(values: Any, names: Sequence[Any], wanted: Sequence[Any]) -> np.ndarray:

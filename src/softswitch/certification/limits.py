@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import betainc, betaincinv, ndtri, rel_entr
+from scipy.special import bdtr, betainc, betaincinv, ndtri, rel_entr
 
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
@@ -86,6 +86,11 @@ def clopper_pearson_upper(count: float, rows: float, error: float) -> float:
 def binomial_cdf(count: float, rows: float, rate: float) -> float:
     """Return P(Bin(rows, rate) <= count); between integer counts, the incomplete beta function interpolates."""
     return float(betainc(rows - count, count + 1, 1 - min(max(rate, 0.0), 1.0))) if count < rows else 1.0
+
+
+def allowed_errors(rows: int, bound: float, level: float) -> int:
+    """Return the largest number of errors on ``rows`` rows with which the exact test certifies a bound; −1 if none."""
+    return int((bdtr(np.arange(rows), rows, bound) <= level).sum()) - 1
 
 
 def rows_to_certify(

@@ -38,7 +38,7 @@ PARAMS, CERTIFICATE, ENCODING, CHECKPOINTS = "params.safetensors", "certificate.
 FRONTIER = "frontier.json"
 FORMAT, FRONTIER_FORMAT = "softswitch run 1", "softswitch frontier 1"
 PACKAGES = ("softswitch", "jax", "jaxlib", "optax", "numpy", "scipy", "pandas")
-TEXT_SETTINGS = ("data.label", "data.client", "task.kind", "task.sensitive", "task.constraint")  # checked to be strings
+TEXT_SETTINGS = ("data.label", "data.client", "task.kind", "task.sensitive")  # checked to be strings
 LATEST, DEFAULT_PARENT = "latest", Path("runs")
 
 

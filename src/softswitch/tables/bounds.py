@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import bdtr
 
+from softswitch.certification.limits import allowed_errors
 from softswitch.data.splits import split_masks
 from softswitch.problem.choices import BINARY, NUMBER
 from softswitch.tables.constraints import KINDS
@@ -111,22 +111,14 @@ def estimate_bounds(table: pd.DataFrame, config: Config) -> list[BoundEstimate]:
     return estimates
 
 
-def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int, seed: int = 0) -> np.ndarray:
+def sample_rows(client: np.ndarray, rows: np.ndarray, limit: int) -> np.ndarray:
     """Return at most ``limit`` of the row indices ``rows``; random rows of the largest clients are dropped."""
     if len(rows) <= limit:
         return rows
-    shuffled = np.random.default_rng(seed).permutation(rows)
+    shuffled = np.random.default_rng(0).permutation(rows)
     shuffled = shuffled[np.argsort(client[shuffled], kind="stable")]
-    sizes = np.bincount(client[rows])
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # within the client
-    chosen = np.argsort(place, kind="stable")[:limit]
-    sample: np.ndarray = np.sort(shuffled[chosen])
-    return sample
-
-
-def allowed_errors(rows: int, bound: float, level: float) -> int:
-    """Return the largest number of errors on ``rows`` rows with which the exact test certifies a bound; −1 if none."""
-    return int((bdtr(np.arange(rows), rows, bound) <= level).sum()) - 1
+    place = pd.Series(shuffled).groupby(client[shuffled]).cumcount()  # within the client
+    return np.sort(shuffled[np.argsort(place.to_numpy(), kind="stable")[:limit]])
 
 
 def _estimate_costs(

@@ -37,7 +37,7 @@ from softswitch.results.result import Result
 from softswitch.results.status import DiagnosticCode
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem, kind_names
-from softswitch.tables.labels import fit_label
+from softswitch.tables.labels import fit_label, predict_codes
 from softswitch.tables.metrics import diagnose_answer, judge_usefulness
 from softswitch.tables.preparation import fill_alpha
 from softswitch.tables.settings import TaskSection
@@ -110,7 +110,7 @@ class FederatedEstimator(BaseEstimator):
     random_state: int | np.random.RandomState | None = 0
 
     def _train(
-        self, x: np.ndarray, y: np.ndarray, clients: Any, stratified: dict[str, Any], limits: Any = None, **given: Any
+        self, x: np.ndarray, y: np.ndarray, clients: Any, stratified: dict[str, Any], limits: Any = None, **loss: Any
     ) -> None:
         """Train, certify and set the fitted attributes; ``limits`` is the range of a number, if known."""
         owner = np.zeros(len(y), int) if clients is None else check_row_values("clients", clients, len(y))
@@ -125,8 +125,8 @@ class FederatedEstimator(BaseEstimator):
         label = fit_label(pd.Series(y, name="y"), learn, KINDS[self.kind].label_types, limits=tuple(limits or ()))
         self._scaler = StandardScaler().fit(x[learn])
         columns = stratified | {"y": label.encode(y), "x": np.asarray(self._scaler.transform(x), np.float32)}
-        given |= {"seed": seed, "label": label, "bound": self.bound}
-        built = build_problem(self.kind, x.shape[1], tuple(self.hidden), **given)
+        options: dict[str, Any] = {"seed": seed, "bound": self.bound, **loss}
+        built = build_problem(self.kind, x.shape[1], tuple(self.hidden), label=label, **options)
         problem = built.problem
 
         def select(part: np.ndarray) -> ClientData:
@@ -137,14 +137,10 @@ class FederatedEstimator(BaseEstimator):
         self.threshold_ = 0.5 if label.type == BINARY else None
         if self._uses_score():
             held_out = select(keep) if keep.any() else None
-            loss: dict[str, Any] = {name: given.get(name) for name in ("loss", "quantile")}
-            chosen: dict[str, Any] = {"confidence": self.confidence, "seed": seed, "select": bool(self.validation)}
-            scored = train_score(
-                self.kind, label, select(~keep), held_out, bound=self.bound, score=self.estimator, **chosen, **loss
-            )
+            options |= {"score": self.estimator, "confidence": self.confidence, "select": bool(self.validation)}
+            scored = train_score(self.kind, label, select(~keep), held_out, **options)
             result, self.certificate_, self.score_ = scored.result, scored.certificate, scored.score
-            given = {name: value for name, value in loss.items() if value is not None}
-            task = TaskSection(self.kind, self.bound, **given)
+            task = TaskSection(self.kind, self.bound, **loss)
             usefulness = judge_usefulness(task, label, result, scored.calibration or scored.learning, "y")
             diagnostics = diagnose_answer(task, result, scored.certificate, usefulness)
             result = replace(result, diagnostics=tuple(diagnostics))
@@ -308,8 +304,7 @@ class BoundedClassifier(ClassifierMixin, FederatedEstimator):
         Args:
             X: Features, as in ``fit``.
         """
-        values = self.decision_function(X)
-        codes = (values > 0).astype(int) if values.ndim == 1 else values.argmax(axis=1)
+        codes = predict_codes(self._outputs(X))  # raises NotFittedError before the classes are read
         return np.asarray(self.classes_[codes])
 
     @property
@@ -365,7 +360,9 @@ class BoundedRegressor(RegressorMixin, FederatedEstimator):
         checks.check_choice("kind", self.kind, kind_names(NUMBER))
         X, y = validate_data(self, X, y, dtype=float, y_numeric=True, ensure_min_samples=2)  # noqa: N806
         numbers = np.asarray(y, dtype=float)
-        self._train(X, numbers, clients, {}, self.label_range, loss=self.loss, quantile=self.quantile)
+        given = {"loss": self.loss, "quantile": self.quantile}
+        loss = {name: value for name, value in given.items() if value is not None}
+        self._train(X, numbers, clients, {}, self.label_range, **loss)
         return self
 
     def predict(self, X: Features) -> np.ndarray:  # noqa: N803

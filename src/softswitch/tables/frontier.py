@@ -27,8 +27,8 @@ from softswitch.results.certificate import describe_certification
 from softswitch.results.folder import CONFIG, write_result
 from softswitch.results.frontier import Frontier, FrontierPoint
 from softswitch.support.files import write_atomically
-from softswitch.tables.labels import Label, NumberLabel
-from softswitch.tables.metrics import assess_model, client_rows, predict_outputs, wrong_rows
+from softswitch.tables.labels import Label, NumberLabel, predict_codes
+from softswitch.tables.metrics import assess_model, client_rows, predict_outputs
 from softswitch.tables.preparation import CERTIFIED, PreparedTable, build_method, fill_alpha, prepare_table, uses_score
 from softswitch.tables.settings import Config, read_config, write_config
 from softswitch.tables.thresholds import ScoredModel, fit_score
@@ -141,10 +141,7 @@ def _measures(label: Label) -> dict[str, Measure]:
 
     def client_means(params: Network, data: ClientData) -> np.ndarray:
         y, outputs = np.asarray(data.rows.columns["y"]), predict_outputs(params, data)
-        if isinstance(label, NumberLabel):
-            values = np.abs(label.decode(outputs) - (label.mean + label.scale * y))
-        else:
-            values = ~wrong_rows(y, outputs)
+        values = np.abs(label.errors(outputs, y)) if isinstance(label, NumberLabel) else predict_codes(outputs) == y
         return np.array([values[rows].mean() for rows in client_rows(data).values()])
 
     return {
@@ -184,8 +181,8 @@ def _write_model(
     write_atomically(folder / CONFIG, write_config(config).encode(), durable=False)
     write_encoding(folder, config, table, scored)
     if scored is None:
-        options: dict[str, Any] = {"constants": partial(table.label.constant, table.problem.start), "cost": table.cost}
-        result = add_baselines(result, table.problem, table.train, unconstrained=False, **options)
+        constants = partial(table.label.constant, table.problem.start)
+        result = add_baselines(result, table.problem, table.train, constants=constants, unconstrained=False)
     else:
         table = with_score(table, scored)
     threshold = None if scored is None else scored.threshold

@@ -347,13 +347,10 @@ def _are_integers(column: pd.Series, values: Any) -> bool:
 
 def _constant_values(groups: np.ndarray, codes: np.ndarray) -> int | None:
     """Return the number of distinct values of the groups if nearly all rows of a group have one; else None."""
-    width = int(codes.max()) + 1
-    pairs, counts = np.unique(groups.astype(np.int64) * width + codes, return_counts=True)
-    order = np.argsort(counts, kind="stable")  # the last pair of a group has its most frequent value
-    modes = dict(zip((pairs[order] // width).tolist(), order.tolist(), strict=True))
-    within, overall = counts[list(modes.values())].sum() / len(codes), np.bincount(codes).max() / len(codes)
+    by_group = pd.Series(codes).groupby([groups, codes]).size()[::-1].groupby(level=0)
+    within, overall = by_group.max().sum() / len(codes), np.bincount(codes).max() / len(codes)
     is_constant = within >= CONSTANT_SHARE and 1 - within <= (1 - overall) / 10  # rare values are no evidence
-    distinct = len({int(pairs[i]) % width for i in modes.values()})
+    distinct = len({code for _, code in by_group.idxmax()})
     return distinct if is_constant and distinct > 1 else None
 
 

@@ -12,9 +12,8 @@ import pandas as pd
 
 from softswitch.problem import networks
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import LabelScale, Network, predict_class, rescale_network
+from softswitch.problem.networks import LabelScale, Network, rescale_network
 from softswitch.problem.parameters import Move
-from softswitch.problem.rates import is_positive
 from softswitch.tables.cells import same_value
 
 MAX_CLASSES = 100  # largest number of classes of a label
@@ -34,8 +33,7 @@ class Label:
 
     def decode(self, outputs: Any) -> np.ndarray:
         """Return the predicted label of each row from the network's outputs (rows × outputs)."""
-        codes = predict_class(outputs) if self.outputs > 1 else is_positive(outputs[:, 0])
-        decoded: np.ndarray = np.array([*self.classes, None], dtype=object)[:-1][np.asarray(codes).astype(int)]
+        decoded: np.ndarray = np.array([*self.classes, None], dtype=object)[:-1][predict_codes(outputs)]
         return decoded
 
     def probabilities(self, outputs: Any) -> dict[str, np.ndarray]:
@@ -140,6 +138,16 @@ class NumberLabel(Label):
         """Return the prediction of each row in the label's unit, clipped to its range if known."""
         predicted = self.mean + self.scale * np.asarray(outputs[:, 0], dtype=float)
         return predicted if self.low is None else np.clip(predicted, self.low, self.high)
+
+    def errors(self, outputs: Any, y: np.ndarray) -> np.ndarray:
+        """Return prediction − label of each row in the label's unit."""
+        return self.decode(outputs) - (self.mean + self.scale * y)
+
+
+def predict_codes(outputs: Any) -> np.ndarray:
+    """Return the predicted y of each row from the outputs of a classifier, rows × outputs."""
+    values = np.asarray(outputs)
+    return (values[:, 0] > 0).astype(int) if values.shape[1] == 1 else values.argmax(axis=1)
 
 
 def describe_label(label: Any, y: Any) -> str:

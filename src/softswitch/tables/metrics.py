@@ -18,8 +18,7 @@ from scipy.stats import rankdata
 from softswitch.certification.limits import clopper_pearson_upper
 from softswitch.data.client_data import ClientData
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import Network, apply_network, row_loss, scores
-from softswitch.problem.rates import is_positive
+from softswitch.problem.networks import Network, apply_network, row_loss
 from softswitch.results.baseline import (
     CONSTANT,
     FALSE_ALARMS,
@@ -35,7 +34,7 @@ from softswitch.results.status import Diagnostic, StatusCode
 from softswitch.results.status import DiagnosticCode as Code
 from softswitch.support.text import join_first
 from softswitch.tables.constraints import KINDS, number_loss
-from softswitch.tables.labels import BinaryLabel, Label, NumberLabel
+from softswitch.tables.labels import BinaryLabel, Label, NumberLabel, predict_codes
 from softswitch.tables.preparation import PreparedTable
 from softswitch.tables.settings import Config, TaskSection, replace_auto
 
@@ -269,8 +268,7 @@ def row_errors(task: TaskSection, label: Label, data: ClientData, params: Networ
 
 def wrong_rows(y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """Return which rows are classified wrongly by the outputs, rows × outputs."""
-    predicted = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(axis=1)
-    return np.asarray(predicted != y)
+    return np.asarray(predict_codes(outputs) != y)
 
 
 def row_losses(task: TaskSection, label: Label, y: np.ndarray, outputs: np.ndarray) -> np.ndarray:
@@ -278,7 +276,7 @@ def row_losses(task: TaskSection, label: Label, y: np.ndarray, outputs: np.ndarr
     if not isinstance(label, NumberLabel):
         return np.logaddexp(0, np.where(y == 1, -1, 1) * outputs[:, 0].astype(float))
     loss, quantile = number_loss(task.kind, replace_auto(task.loss), replace_auto(task.quantile), task.bound)
-    return np.asarray(row_loss(loss, quantile)(jnp.asarray(label.decode(outputs) - (label.mean + label.scale * y))))
+    return np.asarray(row_loss(loss, quantile)(jnp.asarray(label.errors(outputs, y))))
 
 
 def judge_rate(metric: str, errors: Mapping[Any, np.ndarray], **details: Any) -> Usefulness | None:
@@ -289,31 +287,25 @@ def judge_rate(metric: str, errors: Mapping[Any, np.ndarray], **details: Any) ->
     ``errors`` has, by client, whether each of the rows that the rate refers to is an error, and ``details`` further
     fields of ``Usefulness``.
     """
-    known = {client: rows for client, rows in errors.items() if len(rows)}
+    known = {str(client): rows for client, rows in errors.items() if len(rows)}
     if not known:
         return None
-    judged = {str(client): rows for client, rows in known.items() if len(rows) >= MIN_ROWS}
-    small = {client: rows for client, rows in known.items() if judged and str(client) not in judged}
-    ordered = sorted(small, key=lambda client: -small[client].mean())
-    not_judged = tuple(f"{client} ({small[client].sum():,} of {len(small[client]):,})" for client in ordered)
-    judged = judged or {"": np.concatenate(list(known.values()))}
+    large = {client: rows for client, rows in known.items() if len(rows) >= MIN_ROWS}
+    small = sorted(known.items() if large else (), key=lambda pair: -pair[1].mean())
+    not_judged = tuple(f"{name} ({rows.sum():,} of {len(rows):,})" for name, rows in small if name not in large)
+    judged = large or {"": np.concatenate(list(known.values()))}
     limits = {name: clopper_pearson_upper(rows.sum(), len(rows), 1 - CONFIDENCE) for name, rows in judged.items()}
     worst = max(judged, key=lambda name: (judged[name].mean(), limits[name]))
     upper = max(limits.values())  # of the worst client, whichever it is
-    return Usefulness(
-        is_useful=upper < 1 - MIN_GAIN,
-        metric=metric,
-        worst=float(judged[worst].mean()),
-        mean=float(np.mean([rows.mean() for rows in known.values()])),
-        constant=1.0,
-        upper=upper,
-        confidence=CONFIDENCE,
-        worst_client=worst,
-        errors=int(judged[worst].sum()),
-        rows=len(judged[worst]),
-        not_judged=not_judged,
-        **details,
-    )
+    mean = float(np.mean([rows.mean() for rows in known.values()]))
+    compared: dict[str, Any] = {"is_useful": upper < 1 - MIN_GAIN, "mean": mean, "constant": 1.0, "upper": upper}
+    return Usefulness(**compared, **_describe_worst(metric, worst, judged[worst]), not_judged=not_judged, **details)
+
+
+def _describe_worst(metric: str, client: Any, rows: np.ndarray) -> dict[str, Any]:
+    """Return the fields of ``Usefulness`` on the worst client, from the values of its rows."""
+    numbers = {"worst": float(np.mean(rows)), "errors": int(np.sum(rows)) if metric.endswith("_rate") else 0}
+    return {"metric": metric, "worst_client": str(client), **numbers, "rows": len(rows), "confidence": CONFIDENCE}
 
 
 def judge_mean(
@@ -347,19 +339,13 @@ def judge_mean(
     values = {client: float(np.mean(model[client])) for client in clients}
     worst = max(values, key=values.__getitem__)
     mean_constant = float(np.mean([np.mean(constant[client]) for client in clients]))
-    is_count = metric.endswith("_rate")
     return Usefulness(
         is_useful=lower > 0 or not constant_is_feasible,
-        metric=metric,
-        worst=values[worst],
         mean=float(np.mean(list(values.values()))),
         constant=mean_constant,
         upper=mean_constant - lower,
-        confidence=CONFIDENCE,
-        worst_client=str(worst),
-        errors=int(np.sum(model[worst])) if is_count else 0,
-        rows=len(model[worst]),
         constant_is_feasible=constant_is_feasible,
+        **_describe_worst(metric, worst, model[worst]),
         **details,
     )
 
@@ -401,7 +387,7 @@ def group_metrics(params: Network, data: ClientData, **labels: Any) -> list[dict
     Rows of all clients are classified at probability 1/2. Each dict begins with ``labels``. A rate without rows is 0.
     """
     y, group = (np.asarray(data.rows.columns[name]) for name in ("y", "group"))
-    predicted = np.asarray(is_positive(scores(params, jnp.asarray(data.rows.columns["x"]))))
+    predicted = predict_codes(predict_outputs(params, data))
     entries = []
     for name, rows in (("others", group == 0), ("protected", group == 1)):
         values = {

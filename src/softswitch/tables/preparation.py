@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ class PreparedTable:
     encoding: Encoding
     label: Label
     fingerprint: str  # SHA-256 digest of the file, as hexadecimal text
-    cost: Callable[..., Any] | None  # rate that a tighter bound increases; None if there is none
     dropped: int  # number of rows dropped because their label, client or group is empty
 
     @property
@@ -116,7 +114,7 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     parts = (select(masks[0]), validation, held_out)
-    return PreparedTable(problem, *parts, encoding, label, digest, built.cost, dropped)
+    return PreparedTable(problem, *parts, encoding, label, digest, dropped)
 
 
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:

@@ -53,7 +53,7 @@ def read_table(file: str | Path, *, empty: Sequence[str] = (), as_text: bool = F
 
 
 def check_file(file: str | Path) -> tuple[Path, str]:
-    """Return the path and the lower-case suffix of a table file, or raise ValueError if missing or unsupported."""
+    """Return the path and the lower-case suffix of a table file; ValueError if missing, unsupported or too large."""
     path = Path(file)
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
@@ -62,6 +62,7 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     if ending not in (TEXT if path.suffix.lower() in COMPRESSED else (*TEXT, *PARQUET, *EXCEL)):
         accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file in {', '.join(COMPRESSED)}"
         raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
+    check_size(path, TABLE)
     return path, ending
 
 
@@ -177,8 +178,7 @@ class TextFormat:
 
 
 def check_text(path: Path) -> None:
-    """Raise ValueError if a text file, compressed or not, has more than ``TABLE`` bytes uncompressed."""
-    check_size(path, TABLE)
+    """Raise ValueError if a compressed text file has more than ``TABLE`` bytes uncompressed."""
     if (ending := path.suffix.lower()) not in COMPRESSED:
         return
     if ending == ".xz":  # lzma.open has no such limit
@@ -199,7 +199,6 @@ def check_parquet(path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    check_size(path, TABLE)
     file = pq.ParquetFile(path)
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
@@ -216,7 +215,6 @@ def check_excel(path: Path) -> None:
     """Raise ValueError if an Excel file, or the cells of its first sheet, have more than ``TABLE`` bytes unpacked."""
     import openpyxl
 
-    check_size(path, TABLE)
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
         check_unpacked(path, size, TABLE, "unpacked", HARMLESS)

@@ -11,16 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
 
-from softswitch.certification.certifiability import Certifiability, certifiability
+from softswitch.certification.certifiability import Certifiability, align, certifiability, largest_rate
 from softswitch.certification.certify import certify, certify_path
 from softswitch.certification.row_values import Kind, row_ranges
 from softswitch.data.client_data import ClientData
@@ -35,12 +33,11 @@ from softswitch.problem.networks import Network
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline
-from softswitch.results.history import History, Record
+from softswitch.results.history import History
 from softswitch.results.result import Result
 from softswitch.results.status import model_status
-from softswitch.tables.bounds import allowed_errors
 from softswitch.tables.constraints import KINDS, build_problem
-from softswitch.tables.labels import Label
+from softswitch.tables.labels import Label, predict_codes
 from softswitch.tables.scores import Score, calibrate, cross_validate, make_estimators, row_weights
 
 PATH_LENGTH = 250  # number of shifts of each kind on a path
@@ -99,7 +96,7 @@ class Shifts(NamedTuple):
     """Models with the same score and other shifts, ordered from the safest to the least safe."""
 
     biases: np.ndarray  # added to the outputs, models × outputs
-    own: np.ndarray | None  # further number that is added at each client, models × clients; None if there is none
+    own: np.ndarray  # further number that is added at each client with a threshold of its own, models × clients
     preferred: int  # index of the model with the best chance to hold the bound, by cross-validation
     feasible: int  # index of the last model within the bound at every client in cross-validation; 0 if there is none
     is_monotone: bool  # whether the rate increases along the path on any rows
@@ -149,7 +146,7 @@ def _margin_path(task: Task, margin: np.ndarray, applies: np.ndarray, sign: floa
     last = 1 + _prefix(is_plausible.all(axis=1))
     preferred = _prefix((_shrunk(errors, sizes) <= task.bound).all(axis=1))
     feasible = _prefix((errors <= task.bound * sizes).all(axis=1))
-    own = -sign * (points - shared[:, None])[:last] if task.clients else None
+    own = -sign * (points - shared[:, None])[:last, : task.clients]
     biases = -sign * shared[:last, None]
     return Shifts(biases, own, min(preferred, last - 1), min(feasible, last - 1), True)
 
@@ -167,22 +164,18 @@ def _candidates(task: Task) -> np.ndarray:
     return np.outer(PRIOR_STEPS - 1, np.log(shares / shares.sum()))
 
 
-def _decide(outputs: np.ndarray) -> np.ndarray:
-    return (outputs[:, 0] > 0).astype(int) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
-
-
 def _error_path(task: Task) -> Shifts:
     biases = _candidates(task)
-    wrong = np.array([task.count(_decide(task.outputs + bias) != task.rows.y) for bias in biases])
+    wrong = np.array([task.count(predict_codes(task.outputs + bias) != task.rows.y) for bias in biases])
     allowed = np.where(np.isnan(task.allowed), task.bound, task.allowed)
     sizes = np.bincount(task.rows.owner, minlength=len(allowed))
     best = int(np.argmin((_shrunk(wrong, sizes) - allowed).max(axis=1)))
-    return Shifts(biases[best : best + 1], None, 0, 0, True)
+    return Shifts(biases[best : best + 1], np.zeros((1, 0)), 0, 0, True)
 
 
 def _class_miss_path(task: Task) -> Shifts:
     biases, y = _candidates(task), task.rows.y
-    decisions, classes = [_decide(task.outputs + bias) for bias in biases], np.unique(y)
+    decisions, classes = [predict_codes(task.outputs + bias) for bias in biases], np.unique(y)
     missed = np.array([[task.count((one != y) & (y == label)) for label in classes] for one in decisions])
     sizes = np.array([task.count(y == label) for label in classes])
     worst = np.array([_shrunk(missed[:, k], sizes[k]) for k in range(len(classes))]).max(axis=(0, 2))
@@ -192,7 +185,7 @@ def _class_miss_path(task: Task) -> Shifts:
     path = list(range(safest, len(biases) if towards > 0 else -1, towards))
     path = [i for n, i in enumerate(path) if n == 0 or errors[i] < errors[path[:n]].min()]
     preferred, feasible = _prefix(worst[path] <= task.bound), _prefix(strict[path])
-    return Shifts(biases[path], None, preferred, feasible, False)
+    return Shifts(biases[path], np.zeros((len(path), 0)), preferred, feasible, False)
 
 
 PATHS: dict[str, Callable[[Task], Shifts]] = {
@@ -271,7 +264,7 @@ class FittedScore:
         allowed = _allowed_rates(learning.names, limits, bound, confidence)
         outputs = self.scale * self.crossed.astype(float) + self.offset
         shifts = PATHS[entry.path](Task(outputs, Rows.of(learning), self.label, bound, allowed, len(clients)))
-        models = [self._network(shifts, i) for i in range(len(shifts.biases))]
+        models = list(map(self._network, shifts.biases, shifts.own))
         answer, passed, certificate = shifts.feasible, 0, None
         if held_out is not None and select:
             order: dict[str, Any] = {"preferred": shifts.preferred, "is_monotone": shifts.is_monotone}
@@ -282,7 +275,7 @@ class FittedScore:
             threshold = float(-shifts.biases[answer, 0])
             text = f"score with the threshold {expit(threshold):.3g} of the probability"
         method = ThresholdPath(tolerance=bound, score=self.name, thresholds=thresholds)
-        unshifted = self._network(Shifts(np.zeros((1, count)), None, 0, 0, True), 0, len(clients))
+        unshifted = self._network(np.zeros(count), np.zeros(len(clients)))
         evaluate, constants = make_evaluator(problem, learned), partial(self.label.constant, problem.start)
         odds, values = best_constant(evaluate, constants, method)
         constant = Baseline.of(CONSTANT, values, method, constants(odds))
@@ -296,13 +289,10 @@ class FittedScore:
         shift: dict[str, Any] = {"score": self.score, "threshold": threshold, "clients": tuple(clients)}
         return ScoredModel(result, certificate, first=result.params, **test, **rows, **shift)
 
-    def _network(self, shifts: Shifts, index: int, clients: int = 0) -> Network:
+    def _network(self, bias: np.ndarray, own: np.ndarray) -> Network:
         """Return the linear model that calibrates the outputs and adds a shift."""
-        outputs = shifts.biases.shape[1]
-        own = np.zeros((clients, outputs)) if shifts.own is None else shifts.own[index][:, None]
-        weights = np.concatenate([self.scale * np.eye(outputs), own])
-        bias = self.offset + shifts.biases[index]
-        return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(bias, jnp.float32)}]
+        weights = np.concatenate([self.scale * np.eye(len(bias)), np.repeat(own[:, None], len(bias), axis=1)])
+        return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(self.offset + bias, jnp.float32)}]
 
 
 def fit_score(
@@ -371,9 +361,8 @@ def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: f
     """Return the largest rate with which each training client can be certified; NaN if its rows are too few."""
     if limits is None:
         return np.full(len(names), bound)
-    rows = dict(zip(map(str, limits.clients), np.multiply(limits.rows, limits.is_certifiable).tolist(), strict=True))
-    known = [rows.get(str(name), 0) for name in names]
-    return np.array([max(allowed_errors(n, bound, 1 - confidence), 0) / n if n else np.nan for n in known])
+    rows = align(np.multiply(limits.rows, limits.is_certifiable), limits.clients, names)
+    return np.array([largest_rate(int(n), 1 - confidence, bound, ZERO_ONE) if n > 0 else np.nan for n in rows])
 
 
 def _build_result(
@@ -381,18 +370,21 @@ def _build_result(
 ) -> Result:
     """Return a result of one round: the values of a model at all clients."""
     objective, constraint = evaluation.objective, evaluation.constraint
-    means = [float(one[~np.isneginf(one)].mean()) for one in (objective, constraint)]
-    fields: dict[str, Any] = {
+    means = [one[~np.isneginf(one)].mean() for one in (objective, constraint)]
+    values = {
         "objective": objective.max(),
         "constraint": constraint.max(),
         "criterion": constraint.max(),
         "feasible": constraint.max() <= method.tolerance,
         "worst_client": np.int32(objective.argmax()),
-        "full": ClientSummary(*map(np.asarray, (objective.max(), constraint.max(), *means))),  # type: ignore[arg-type]
         "absent": np.int32((np.isneginf(objective) | np.isneginf(constraint).any(axis=1)).sum()),
-        "rows": np.int64(clients.sizes.sum()),
+        "value_evaluations": clients.sizes.sum(),
+        "gradient_evaluations": 0,
+        "full_rounds": 0,
     }
-    record = jax.tree.map(lambda leaf: np.asarray(leaf)[None], Record(held_out=None, clients=None, **fields))
+    summary: Any = [np.array([value]) for value in (objective.max(), constraint.max(), *means)]
+    rounds: dict[str, Any] = {name: np.array([value]) for name, value in values.items()}
+    history = History(full=ClientSummary(*summary), **rounds)
     status = model_status(clients.names, method, evaluation)
     return Result(
         params=params,
@@ -401,7 +393,7 @@ def _build_result(
         selected=selected,
         status=status,
         diagnostics=(),
-        history=History.from_records(SimpleNamespace(cost=lambda rows: (rows, 0)), [record], 1),  # no gradients
+        history=history,
         client_objective=objective,
         client_constraint=constraint,
         pooled_constraint=evaluation.pooled,

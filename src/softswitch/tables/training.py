@@ -277,23 +277,21 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
         problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
         train, split = (task.clients, None) if split is None else (train, task.clients)
     options = solve_options(config, held_out=held_out, **logging)
-    options["seconds"] = config.run.seconds
+    options |= {"seconds": config.run.seconds, "checkpoints": Checkpoints(checkpoints)}
     if split is None:
-        result = solve(problem, train, as_method(method), checkpoints=Checkpoints(checkpoints), **options)
-        trained = Certified(result, None, None)
+        trained = Certified(solve(problem, train, as_method(method), **options), None, None)
     else:
-        options |= {"confidence": config.run.confidence, "checkpoints": Checkpoints(checkpoints)}
-        trained = solve_certified(problem, split, as_method(method), move=table.label.move, **options)
+        options |= {"confidence": config.run.confidence, "move": table.label.move}
+        trained = solve_certified(problem, split, as_method(method), **options)
     result = trained.result
     if result.status.code is StatusCode.DIVERGED:
         return trained
-    constants = partial(table.label.constant, table.problem.start)
-    further: dict[str, Any] = {"held_out": _monitored(table), "cost": table.cost}
-    trained = replace(trained, result=add_baselines(result, table.problem, table.train, constants=constants, **further))
+    constants, held_out = partial(table.label.constant, table.problem.start), _monitored(table)
+    result = add_baselines(result, table.problem, table.train, constants=constants, held_out=held_out)
+    certificate = trained.certificate
     if split is None and table.held_out is not None:
-        certificate = certify(trained.result, table.problem, table.held_out, config.run.confidence)
-        trained = replace(trained, certificate=certificate)
-    return trained
+        certificate = certify(result, table.problem, table.held_out, config.run.confidence)
+    return replace(trained, result=result, certificate=certificate)
 
 
 def _solve_privately(
