@@ -152,6 +152,8 @@ def apply(
     taken = counts & is_finite
     settled = {part.name: part.settle(taken, proposed[part.name], state.parts[part.name]) for part in parts}
     params, optimizer = select(taken, (params, optimizer), (state.params, state.optimizer))
+    for part in parts:
+        settled[part.name] = part.compare(settled[part.name], played, update, state.params, params)
     after = State(
         params=params,
         optimizer=optimizer,
@@ -161,10 +163,6 @@ def apply(
         diverged_at=jnp.where(running & ~taken, k, state.diverged_at),
         parts=state.parts | settled,
     )
-    for part in parts:
-        if part.compares:
-            step = jax.tree.map(jnp.subtract, after.params, state.params)
-            after = after.with_part(part.name, part.compare(after.parts[part.name], played, update, step))
     record = record_round(parts, played, update, evaluated, cost, record_clients)
     return after, record
 
