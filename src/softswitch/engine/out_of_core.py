@@ -44,7 +44,8 @@ class OutOfCoreEngine(CompiledEngine):
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk, stretch by stretch; stop after a stretch that diverged."""
         oracle: Any = setup.oracle
-        selects = program.places is not None and program.places.total < oracle.client_count
+        places = setup.places
+        selects = places is not None and places.total < oracle.client_count
         length = 1 if selects else min(oracle.feed.rounds, program.length)
         alone = program._replace(length=length, evaluates=False)
         run = np.asarray(jax.random.key_data(key)).tobytes()
@@ -52,7 +53,7 @@ class OutOfCoreEngine(CompiledEngine):
         end, records, k = min(first + program.length, last), [], first
 
         def draw(first: int) -> RowDraws:
-            return _draw(oracle.drawing, key, jnp.int32(first), length, program.places, state, setup.method.rest)
+            return _draw(oracle.drawing, key, jnp.int32(first), length, places, state, setup.method.rest)
 
         while k < end:
             count = _rounds_of_stretch(program, span, length, k, end)

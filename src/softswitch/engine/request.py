@@ -169,8 +169,7 @@ class Request:
 
     def program(self, length: int) -> Program:
         """Return what is compiled into a chunk of this many rounds."""
-        places = None if self.memory is None else self.memory.places(self.oracle.participants)
-        return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0, places)
+        return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0)
 
     def fresh_state(self, method: Method) -> State:
         """Return the state before round 0 without a warm start."""

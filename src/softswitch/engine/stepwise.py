@@ -79,13 +79,13 @@ class StepwiseEngine(CompiledEngine):
         oracle: Any = setup.oracle
         method, number, round_key = setup.method, jnp.int32(k), _round_key(key, k)
         server = setup._replace(oracle=None)
-        if setup.memory is None or program.places is None:
+        if setup.places is None:
             draws = oracle.draw(round_key)
         else:
-            state, clients = _select_by_memory(state, key, number, places=program.places, rest=method.rest)
+            state, clients = _select_by_memory(state, key, number, places=setup.places, rest=method.rest)
             draws = oracle.draw_for(clients, oracle.draw_randomness(round_key))
         reports, kept = oracle.report(state.params, draws)
-        reports = complete_reports(setup, program.places, key, state, number, draws, reports)
+        reports = complete_reports(setup, key, state, number, draws, reports)
         if setup.memory is not None and oracle.has_pooled_constraint:  # a function of the client, not compiled
             arrays = jax.tree.map(jnp.asarray, (draws.clients, reports))
             played = decide(setup, state, number, *arrays)
