@@ -323,8 +323,6 @@ def resolve_method(method: Any, tolerance: float | None = None) -> Method:
 
 def is_automatic(methods: Sequence[Method]) -> bool:
     """Return whether the settings of these methods are chosen during the run: if they have no step size."""
-    for method in methods:
-        checks.check_instance("method", method, Method)
     kinds = {method.step_size is None for method in methods}
     if len(kinds) > 1:
         raise ValueError("methods must be all automatic or all with given settings if they share their options")

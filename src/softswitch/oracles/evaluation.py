@@ -190,7 +190,6 @@ class EvaluationPlan:
 
     groups: tuple[Array, ...]  # client indices, one array for each width; index n is a dummy client
     widths: tuple[int, ...] = field(metadata=STATIC)  # rows of a batch in each group; padding has weight 0
-    row_bytes: int = field(metadata=STATIC)  # bytes of one row over all columns
     client_count: int = field(metadata=STATIC)  # number of clients n
 
     def map_clients(self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize) -> Any:
@@ -200,7 +199,7 @@ class EvaluationPlan:
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
-            count = together(len(clients), width * self.row_bytes)
+            count = together(len(clients), width * rows.row_bytes)
             if count * width > FEW_ROWS:
                 computed = estimate_activation_bytes(function, rows.batch_shapes(width, dtype))
                 count = min(count, slice_size(len(clients), computed))
@@ -278,7 +277,7 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
         raise ValueError(f"{' and '.join(ignoring_weights)} must read batch['weight'], because {reason}; {WRITE_MEANS}")
     groups = [np.flatnonzero(widths == width).astype(np.int32) for width in distinct]
     groups_on_device = tuple(jnp.asarray(group) for group in groups)
-    return EvaluationPlan(groups_on_device, tuple(map(int, distinct)), clients.rows.row_bytes, len(clients))
+    return EvaluationPlan(groups_on_device, tuple(map(int, distinct)), len(clients))
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:

@@ -188,7 +188,7 @@ class GradientOracle(Oracle):
                 return _fused_gradient(full_loss, params, *part)
 
             group = decision.weights[clients], (clients, take_clients(decision.local_loss.own, clients))
-            part = sum_slices(in_slice, group, slice_size(len(clients), 4 * width * plan.row_bytes))
+            part = sum_slices(in_slice, group, slice_size(len(clients), 4 * width * self.rows.row_bytes))
             total = jax.tree.map(jnp.add, total, part)
         return total
 

@@ -60,7 +60,7 @@ class BlockEvaluator:
         for clients, width in blocks:
             rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
-            plan = EvaluationPlan((indices,), (width,), data.row_bytes, len(clients))
+            plan = EvaluationPlan((indices,), (width,), len(clients))
             computed = [value for value in evaluation.compiled_values(plan, rows, params, losses) if value is not None]
             parts.append([np.asarray(value) for value in computed])
             del rows, computed  # before the next block is read
@@ -88,9 +88,7 @@ def read_clients(data: StreamedData, clients: np.ndarray, width: int) -> Rows:
         rows = data.evaluation_rows(clients[begin : begin + together])
         data.read(rows, store, first)
         first += len(rows)
-    sizes = data.evaluation_sizes[clients]
-    offsets = np.cumsum(sizes) - sizes
-    return Rows(put_store(store), *(jnp.asarray(part.astype(np.int32)[:, None]) for part in (offsets, sizes)))
+    return Rows.of(put_store(store), data.evaluation_sizes[clients][:, None])
 
 
 class OutOfCoreDerivatives(RowDerivatives):
