@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.data.sampling import Batching, can_index_words, client_bit_count, sample_clients
-from softswitch.methods.messages import Decision
+from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles.base import STATIC, Evaluation
 from softswitch.oracles.derivatives import Program, RowDerivatives, derive_clients
 from softswitch.oracles.evaluation import EvaluationPlan, Loss, compiled_values, to_evaluation
@@ -71,18 +71,32 @@ class DeviceOracle(GradientOracle):
         extended = decision._replace(weights=weights, local_loss=decision.local_loss.with_own(own))
         return super().fused_by_size(loss, params, extended)
 
+    def local_direction(self, loss: Loss, params: Params, mix: LocalLoss, step_size: Any, participant: Any) -> Params:
+        """Return u_i of one client after E local steps, whose rows are all drawn first."""
+        client, drawn, *rest = participant
+        rows = jax.vmap(partial(self._draw_rows, self.update_batching, client))(drawn)
+        return super().local_direction(loss, params, mix, step_size, (client, rows, *rest))
+
     def batch(self, batching: Batching, client: Array, drawn: Array, dtype: Any) -> Batch:
-        """Return the batch of one client from its row indices, or from the location of their random words."""
-        rows = batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
-        return super().batch(batching, client, rows, dtype)
+        """Return the batch of one client from its row indices or locations of random words."""
+        return super().batch(batching, client, self._draw_rows(batching, client, drawn), dtype)
+
+    def _draw_rows(self, batching: Batching, client: Array, drawn: Array) -> Int[Array, " drawn"]:
+        """Return the row indices of a batch: ``drawn``, or those of the random words at that location."""
+        return batching.draw_located(drawn, self.rows, client) if drawn.dtype == jnp.uint32 else drawn
 
     def _fold(self, clients: Int[Array, " m"], compute: Any, combine: Callable[..., Array], result_shape: Any) -> Any:
         """Return ``compute(positions, valid)``, combined over slices of the device's participants, from zeros on."""
         size, m, n = self.slice_size, self.participants, self.is_local.shape[0]
-        local = self.is_local[clients]
-        own, count = jnp.nonzero(local, size=m, fill_value=0)[0].astype(jnp.int32), local.sum()
+        if m == n:
+            at = jnp.zeros(n, jnp.int32).at[clients].set(jnp.arange(n, dtype=jnp.int32))
+            own, count = at[jnp.minimum(self.members, n - 1)], (self.members < n).sum()
+            slices: Any = -(-len(self.members) // size)
+        else:
+            local = self.is_local[clients]
+            own, count = jnp.nonzero(local, size=m, fill_value=0)[0].astype(jnp.int32), local.sum()
+            slices = (count + size - 1) // size
         own = jnp.pad(own, (0, size))
-        slices = -(-len(self.members) // size) if m == n else (count + size - 1) // size
 
         def one(i: Any, result: Any) -> Any:
             valid = i * size + jnp.arange(size) < count
