@@ -18,7 +18,7 @@ from softswitch.engine import out_of_core as streamed_rounds
 from softswitch.oracles import out_of_core as block_values
 from softswitch.oracles.gradient import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.oracles.out_of_core import OutOfCoreOracle
+from softswitch.oracles.out_of_core import OutOfCoreOracle, RowFeed
 from softswitch.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
@@ -184,18 +184,18 @@ def test_infeasible_client_is_diagnosed():
 def test_rows_are_prefetched(monkeypatch):
     _, streamed = make_data()
     requests, waits = [], []
-    request, add_evaluation = streamed_rounds._Reader.request, streamed_rounds._add_evaluation
+    request, add_evaluation = RowFeed.request, streamed_rounds._add_evaluation
 
-    def record_request(self, first, count):
-        requests.append((first, count))
-        request(self, first, count)
+    def record_request(self, stretch, draw):
+        requests.append(stretch[1:])
+        request(self, stretch, draw)
 
     def record_wait(*arguments):
         waits.append(requests[-1])
         return add_evaluation(*arguments)
 
     monkeypatch.setattr(compiled, "CHUNK_ROUNDS", 8)  # two stretches per chunk, so that reads also cross chunks
-    monkeypatch.setattr(streamed_rounds._Reader, "request", record_request)
+    monkeypatch.setattr(RowFeed, "request", record_request)
     monkeypatch.setattr(streamed_rounds, "_add_evaluation", record_wait)
     flat.solve(problem(), streamed, RULE, rounds=23, batch_size=8, eval_every=5)
     stretches = sorted(set(requests))

@@ -25,6 +25,11 @@ class Rows(NamedTuple):
     offsets: jax.Array  # index of the first row of each client's stratum; int32, clients × strata
     counts: jax.Array  # number of rows of each client's stratum; int32, clients × strata
 
+    @classmethod
+    def of(cls, columns: dict[str, jax.Array], counts: np.ndarray) -> Rows:
+        """Return sorted columns with ``counts``, the number of rows of each client's stratum, clients × strata."""
+        return cls(columns, *(jnp.asarray(part.astype(np.int32)) for part in (stratum_offsets(counts), counts)))
+
     @property
     def sizes(self) -> jax.Array:
         """Number of rows of each client, an int32 vector."""
@@ -80,11 +85,8 @@ class ClientData:
         self.stratum_sizes: np.ndarray = found.sizes
         self.sizes: np.ndarray = found.sizes.sum(axis=1)
         self.client_optimum: np.ndarray | None = None
-        self.rows = Rows(
-            {key: self._store(key, column, found.order) for key, column in columns.items()},
-            jnp.asarray(stratum_offsets(found.sizes).astype(np.int32)),
-            jnp.asarray(found.sizes.astype(np.int32)),
-        )
+        stored = {key: self._store(key, column, found.order) for key, column in columns.items()}
+        self.rows = Rows.of(stored, found.sizes)
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, Any], client: ArrayLike, *, strata: ArrayLike | None = None) -> ClientData:

@@ -322,8 +322,5 @@ class DataOutline(ClientData):
         self.names, self.strata = data.names, data.strata
         self.stratum_sizes = data.stratum_sizes if sizes is None else sizes
         self.sizes = self.stratum_sizes.sum(axis=1)
-        self.rows = Rows(
-            {key: jnp.zeros((1, *row.shape), row.dtype) for key, row in data.columns.items()},
-            jnp.asarray(client_data.stratum_offsets(self.stratum_sizes).astype(np.int32)),
-            jnp.asarray(self.stratum_sizes.astype(np.int32)),
-        )
+        columns = {key: jnp.zeros((1, *row.shape), row.dtype) for key, row in data.columns.items()}
+        self.rows = Rows.of(columns, self.stratum_sizes)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from softswitch.engine.server_step import Evaluated, Setup, decide, evaluate_all, run_round, select_by_memory
 from softswitch.methods.base import Method
-from softswitch.methods.memory import Memory, Places
+from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
 from softswitch.methods.state import State, active_parts, first_state
 from softswitch.oracles.base import Oracle
@@ -44,7 +44,6 @@ class Program(NamedTuple):
     length: int  # maximum number of rounds of the chunk
     record_clients: bool  # whether every participant's report is recorded
     evaluates: bool  # whether w_k is evaluated on all data in some rounds
-    places: Places | None = None  # how a server with a memory selects the participants; None without a memory
 
 
 def run_rounds(
@@ -56,7 +55,7 @@ def run_rounds(
     which is far cheaper. ``drawn`` has the draws of all rounds if they were made before, to read their rows.
     """
     oracle: Any = setup.oracle
-    places = program.places
+    places = setup.places
     rounds = span.first + jnp.arange(program.length, dtype=jnp.int32)
     draw = oracle.draw if places is None else oracle.draw_randomness
     at_once = drawn is not None or program.length * _count_words(oracle) <= CHUNK_WORDS
@@ -67,14 +66,13 @@ def run_rounds(
     some = partial(_evaluate_some, oracle, setup.method, span.eval_every)
     evaluate: Any = some if program.evaluates else lambda *arguments: Evaluated(ClientSummary.missing())
     one_round = jax.jit(
-        partial(run_round, setup, places, span.averaging_from, program.record_clients, evaluate, key), inline=True
+        partial(run_round, setup, span.averaging_from, program.record_clients, evaluate, key), inline=True
     )
 
     def prepare(state: State, i: Any) -> tuple[State, Array, Any]:
         k, chosen = jax.tree.map(lambda leaf: leaf[i], (rounds, randomness))
         chosen = chosen if at_once else draw(jax.random.fold_in(key, k))
         if places is not None:
-            assert setup.memory is not None
             state, clients = select_by_memory(state, key, k, places, setup.method.rest)
             chosen = oracle.draw_for(clients, chosen) if drawn is None else chosen
         return state, k, chosen

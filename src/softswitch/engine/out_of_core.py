@@ -19,11 +19,11 @@ from softswitch.engine import compiled
 from softswitch.engine.compiled import CompiledEngine, Program, Span
 from softswitch.engine.server_step import Evaluated, Setup, evaluate_all, select_by_memory
 from softswitch.methods.base import Method
-from softswitch.methods.memory import Memory
+from softswitch.methods.memory import Memory, Places
 from softswitch.methods.state import State
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.oracles.gradient import GradientOracle, RowDraws
-from softswitch.oracles.out_of_core import OutOfCoreOracle, PendingRows, RoundRows
+from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
 
@@ -44,28 +44,33 @@ class OutOfCoreEngine(CompiledEngine):
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk, stretch by stretch; stop after a stretch that diverged."""
         oracle: Any = setup.oracle
-        selects = program.places is not None and program.places.total < oracle.client_count
+        places = setup.places
+        selects = places is not None and places.total < oracle.client_count
         length = 1 if selects else min(oracle.feed.rounds, program.length)
         alone = program._replace(length=length, evaluates=False)
-        reader = _Reader(oracle, program, length, key)
+        run = np.asarray(jax.random.key_data(key)).tobytes()
         first, last = int(span.first), int(span.last)
         end, records, k = min(first + program.length, last), [], first
+
+        def draw(first: int) -> RowDraws:
+            return _draw(oracle.drawing, key, jnp.int32(first), length, places, state, setup.method.rest)
+
         while k < end:
             count = _rounds_of_stretch(program, span, length, k, end)
             if not selects:
-                reader.request(k, count)
+                oracle.feed.request((run, k, count), draw)
             evaluated = None
             if program.evaluates and k % int(span.eval_every) == 0:
                 evaluated = evaluate_all(oracle, setup.method, state.params)
             if selects:
-                drawn = _draw_selected(oracle.drawing, program.places, key, jnp.int32(k), state, setup.method.rest)
-                stretch = oracle.feed.read(drawn, 1)
+                stretch = oracle.feed.read(draw(k), 1)
             else:
-                stretch = reader.wait()
+                stretch = oracle.feed.wait((run, k, count))
                 after = k + count
                 further = end if after < end else min(end + program.length, last)
                 if after < further:
-                    reader.request(after, _rounds_of_stretch(program, span, length, after, further))
+                    following = _rounds_of_stretch(program, span, length, after, further)
+                    oracle.feed.request((run, after, following), draw)
             with_rows = setup._replace(oracle=oracle.with_rows(stretch))
             stretch_span = span._replace(first=k, last=k + count)
             state, record = super().run_chunk(with_rows, alone, stretch_span, key, state, stretch.draws)
@@ -79,7 +84,9 @@ class OutOfCoreEngine(CompiledEngine):
 
     def draw(self, oracle: OutOfCoreOracle, key: Array, k: Any) -> tuple[GradientOracle, RowDraws]:
         """Return clients with the rows of round k in memory, and the draws of the round."""
-        return oracle.read_round(jax.tree.map(itemgetter(0), _draw(oracle.drawing, key, jnp.int32(k), 1, False)))
+        return oracle.read_round(
+            jax.tree.map(itemgetter(0), _draw(oracle.drawing, key, jnp.int32(k), 1, None, None, 0))
+        )
 
     def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
         """Return a state and a record with the shapes of a chunk; nothing is computed."""
@@ -97,30 +104,6 @@ class OutOfCoreEngine(CompiledEngine):
         return digests | {"clients": oracle.fingerprint()}
 
 
-class _Reader:
-    """A prefetcher of the rows of one stretch of rounds at a time."""
-
-    def __init__(self, oracle: OutOfCoreOracle, program: Program, length: int, key: Array) -> None:
-        self._oracle, self._key, self._length = oracle, key, length
-        self._name = np.asarray(jax.random.key_data(key)).tobytes()
-        self._has_memory = program.places is not None
-
-    def request(self, first: int, count: int) -> None:
-        """Start to read the rows of ``count`` rounds from ``first`` on, unless that was requested before."""
-        # The draws are dispatched from this thread before the rounds that precede them, and do not wait for those.
-        pending = self._oracle.feed.pending
-        if pending is None or pending[:3] != (self._name, first, count):
-            draws = _draw(self._oracle.drawing, self._key, jnp.int32(first), self._length, self._has_memory)
-            self._oracle.feed.pending = PendingRows(self._name, first, count, self._oracle.feed.submit(draws, count))
-
-    def wait(self) -> RoundRows:
-        """Wait for the rows that were requested last, and return them."""
-        pending = self._oracle.feed.pending
-        assert pending is not None
-        self._oracle.feed.pending = None
-        return pending.rows.result()
-
-
 def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: int) -> int:
     """Return the number of rounds of the stretch from round k on: a round with an evaluation begins a stretch."""
     count = min(length, end - k)
@@ -130,25 +113,23 @@ def _rounds_of_stretch(program: Program, span: Span, length: int, k: int, end: i
     return min(count, every - k % every)
 
 
-@partial(jax.jit, static_argnames=("length", "has_memory"))
-def _draw(oracle: GradientOracle, key: Array, first: Array, length: int, has_memory: bool) -> RowDraws:
-    """Return the draws of ``length`` rounds from ``first`` on, the same as those of ``run_rounds``."""
+@partial(jax.jit, static_argnames=("length", "places"))
+def _draw(
+    oracle: GradientOracle, key: Array, first: Array, length: int, places: Places | None, state: Any, rest: Any
+) -> RowDraws:
+    """Return the draws of ``length`` rounds from ``first`` on, the same as those of ``run_rounds``.
+
+    If the server selects some of the clients by its memory, which is part of ``state``, there is only one round.
+    """
 
     def one(k: Array) -> RowDraws:
         round_key = jax.random.fold_in(key, k)
-        if not has_memory:
+        if places is None:
             return oracle.draw(round_key)
-        return oracle.draw_for(jnp.arange(oracle.client_count, dtype=jnp.int32), oracle.draw_randomness(round_key))
+        _, clients = select_by_memory(state, key, k, places, rest)
+        return oracle.draw_for(clients, oracle.draw_randomness(round_key))
 
     return jax.vmap(one)(first + jnp.arange(length, dtype=jnp.int32))
-
-
-@partial(jax.jit, static_argnames="places")
-def _draw_selected(oracle: GradientOracle, places: Any, key: Array, k: Array, state: State, rest: Any) -> RowDraws:
-    """Return the draws of round k, whose participants the server's memory selects."""
-    _, clients = select_by_memory(state, key, k, places, rest)
-    draws = oracle.draw_for(clients, oracle.draw_randomness(jax.random.fold_in(key, k)))
-    return jax.tree.map(lambda part: part[None], draws)
 
 
 def _add_evaluation(

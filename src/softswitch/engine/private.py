@@ -15,7 +15,7 @@ from softswitch.certification.private import count_applicable_rows
 from softswitch.data.client_data import ClientData
 from softswitch.engine.auto_tuning import SMOOTHING, default_alpha
 from softswitch.engine.loop import run
-from softswitch.engine.request import RunOptions, prepare_federation
+from softswitch.engine.request import AUTOMATIC_AVERAGE, RunOptions, prepare_federation
 from softswitch.methods.automatic import to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -24,7 +24,7 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.oracles.base import Federation
 from softswitch.oracles.client_shifts import RegretObjective
 from softswitch.oracles.evaluation import Losses, slice_size
-from softswitch.oracles.options import Output, Sampling
+from softswitch.oracles.options import Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
 from softswitch.privacy.jax_rows import poisson_capacity
 from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
@@ -70,12 +70,11 @@ def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
     """Calibrate the noise for a client that participates in every round, and fill in the defaults of other settings."""
     sampling, output, rounds = options.sampling or Sampling(), options.output, options.rounds or ROUNDS
     memory = Memory(smoothing=SMOOTHING) if isinstance(sampling.memory, str) else sampling.memory
-    average_last = 0.5 if output.average_last is None else output.average_last
     filled = replace(
         options,
         rounds=rounds,
         sampling=replace(sampling, memory=memory),
-        output=Output(iterate="average" if output.iterate == "auto" else output.iterate, average_last=average_last),
+        output=replace(output, average_last=output.average_last or AUTOMATIC_AVERAGE),
         logging=replace(options.logging, eval_every=0, record_clients=True),
     )
     levels = calibrate_noise(privacy, Releases(rounds, rounds * sampling.local_steps, evaluations=1))

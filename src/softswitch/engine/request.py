@@ -169,8 +169,7 @@ class Request:
 
     def program(self, length: int) -> Program:
         """Return what is compiled into a chunk of this many rounds."""
-        places = None if self.memory is None else self.memory.places(self.oracle.participants)
-        return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0, places)
+        return Program(length, bool(self.options.logging.record_clients), self.eval_every > 0)
 
     def fresh_state(self, method: Method) -> State:
         """Return the state before round 0 without a warm start."""
@@ -326,8 +325,6 @@ def resolve_method(method: Any, tolerance: float | None = None) -> Method:
 
 def is_automatic(methods: Sequence[Method]) -> bool:
     """Return whether the settings of these methods are chosen during the run: if they have no step size."""
-    for method in methods:
-        checks.check_instance("method", method, Method)
     kinds = {method.step_size is None for method in methods}
     if len(kinds) > 1:
         raise ValueError("methods must be all automatic or all with given settings if they share their options")

@@ -70,10 +70,14 @@ class Setup(NamedTuple):
         pool = None if self.oracle is None else self.oracle.pool
         return active_parts(self.method, self.memory, pool, self.weight_cap)
 
+    @property
+    def places(self) -> Places | None:
+        """How a server with a memory selects the participants; None without a memory."""
+        return None if self.memory is None or self.oracle is None else self.memory.places(self.oracle.participants)
+
 
 def run_round(
     setup: Setup,
-    places: Places | None,
     averaging_from: Any,
     record_clients: bool,
     evaluate: Callable[[Any, Array, Reports], Evaluated],
@@ -84,12 +88,11 @@ def run_round(
 ) -> tuple[State, Record]:
     """Run round k of compiled clients: report, decide, update, apply. Return the next state and the round's record.
 
-    ``places`` has the numbers of participants that a server with a memory selects by each rule; None without a memory.
     ``evaluate`` is called with w_k, k and the reports, and evaluates all data in some rounds. ``key`` is the run's.
     """
     oracle: Any = setup.oracle
     reports, kept = oracle.report(state.params, draws)
-    reports = complete_reports(setup, places, key, state, k, draws, reports)
+    reports = complete_reports(setup, key, state, k, draws, reports)
     played = decide(setup, state, k, draws.clients, reports)
     update = collect_updates(oracle, setup.method, state, key, draws, kept, played)
     evaluated = evaluate(state.params, k, reports)
@@ -152,6 +155,8 @@ def apply(
     taken = counts & is_finite
     settled = {part.name: part.settle(taken, proposed[part.name], state.parts[part.name]) for part in parts}
     params, optimizer = select(taken, (params, optimizer), (state.params, state.optimizer))
+    for part in parts:
+        settled[part.name] = part.compare(settled[part.name], played, update, state.params, params)
     after = State(
         params=params,
         optimizer=optimizer,
@@ -161,10 +166,6 @@ def apply(
         diverged_at=jnp.where(running & ~taken, k, state.diverged_at),
         parts=state.parts | settled,
     )
-    for part in parts:
-        if part.compares:
-            step = jax.tree.map(jnp.subtract, after.params, state.params)
-            after = after.with_part(part.name, part.compare(after.parts[part.name], played, update, step))
     record = record_round(parts, played, update, evaluated, cost, record_clients)
     return after, record
 
@@ -205,12 +206,12 @@ def select_by_memory(
 
 
 def complete_reports(
-    setup: Setup, places: Places | None, key: Array, state: State, k: Int[Array, ""], draws: Any, reports: Reports
+    setup: Setup, key: Array, state: State, k: Int[Array, ""], draws: Any, reports: Reports
 ) -> Reports:
     """Return the reports with ``stand_for``, ``clients``, ``earlier`` and ``key``, if method or memory need them."""
     method, oracle = setup.method, setup.oracle
     assert oracle is not None
-    if places is not None:
+    if (places := setup.places) is not None:
         everyone = state.parts["memory"].objective.shape[0]
         reports = reports._replace(stand_for=represented_clients(places, everyone, reports.objective.dtype))
     if method.knows_clients:

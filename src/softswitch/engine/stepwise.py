@@ -27,7 +27,6 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.messages import Reports
 from softswitch.methods.state import State, active_parts, first_state
-from softswitch.oracles.base import HostOracle
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.problem.parameters import Params
 from softswitch.results.history import Record
@@ -80,13 +79,13 @@ class StepwiseEngine(CompiledEngine):
         oracle: Any = setup.oracle
         method, number, round_key = setup.method, jnp.int32(k), _round_key(key, k)
         server = setup._replace(oracle=None)
-        if setup.memory is None or program.places is None:
+        if setup.places is None:
             draws = oracle.draw(round_key)
         else:
-            state, clients = _select_by_memory(state, key, number, places=program.places, rest=method.rest)
+            state, clients = _select_by_memory(state, key, number, places=setup.places, rest=method.rest)
             draws = oracle.draw_for(clients, oracle.draw_randomness(round_key))
         reports, kept = oracle.report(state.params, draws)
-        reports = complete_reports(setup, program.places, key, state, number, draws, reports)
+        reports = complete_reports(setup, key, state, number, draws, reports)
         if setup.memory is not None and oracle.has_pooled_constraint:  # a function of the client, not compiled
             arrays = jax.tree.map(jnp.asarray, (draws.clients, reports))
             played = decide(setup, state, number, *arrays)
@@ -94,9 +93,10 @@ class StepwiseEngine(CompiledEngine):
             played = _decide(server, state, number, draws.clients, reports)
         played = played._replace(decision=jax.tree.map(np.asarray, played.decision))
         update = collect_updates(oracle, method, state, key, draws, kept, played)
-        evaluated = Evaluated(ClientSummary.missing())
-        if program.evaluates:
-            evaluated = _evaluate(oracle, method, state.params, reports, is_due=k % int(span.eval_every) == 0)
+        missing = ClientSummary.missing(reports.objective.dtype)
+        evaluated = Evaluated(missing, missing if program.evaluates and oracle.has_held_out else None)
+        if program.evaluates and k % int(span.eval_every) == 0:
+            evaluated = evaluate_all(oracle, method, state.params, reports)
         record = (played, update, evaluated, count_rows(oracle, draws, reports))
         return _apply(server, span.averaging_from, state, *record, record_clients=program.record_clients)
 
@@ -125,11 +125,3 @@ class StepwiseEngine(CompiledEngine):
     ) -> dict[str, str]:
         """Return ``oracle.digest()``, which identifies the clients' data and computations."""
         return oracle.digest()
-
-
-def _evaluate(oracle: HostOracle, method: Method, params: Params, reports: Reports, *, is_due: bool) -> Evaluated:
-    """Summarise the clients at ``params`` on all training and held-out data; NaN unless ``is_due``."""
-    if is_due:
-        return evaluate_all(oracle, method, params, reports)
-    nothing = ClientSummary(*[jnp.full((), jnp.nan, reports.objective.dtype)] * len(ClientSummary._fields))
-    return Evaluated(nothing, nothing if oracle.has_held_out else None)

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from array_api_compat import array_namespace
 from jaxtyping import Array, Float
 
-from softswitch.methods.base import Method
+from softswitch.methods.base import ComparisonMethod, Method, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.client_state import AtClients, Consensus
-from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, softmax_or_equal
 from softswitch.support import checks

@@ -44,8 +44,6 @@ class Part:
 
     name: ClassVar[str]
     """Key of the part's state in ``State.parts``."""
-    compares: ClassVar[bool] = False
-    """Whether the part overrides ``compare``."""
     must_be_finite: ClassVar[bool] = False
     """Whether NaN or infinity in the part's state means that the run has diverged."""
 
@@ -81,8 +79,8 @@ class Part:
         """Return the part's state after the round: ``new`` if the server took its step, else ``old``."""
         return select(taken, new, old)
 
-    def compare(self, state: Any, played: Round, update: Update, step: Params) -> Any:
-        """Return the state after the round, in which the parameters changed by ``step`` = w_{k+1} − w_k."""
+    def compare(self, state: Any, played: Round, update: Update, before: Params, after: Params) -> Any:
+        """Return the state after the round, which changed the parameters from ``before`` (w_k) to ``after``."""
         return state
 
     def record(self, state: Any, k: Array) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.comparison import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
+from softswitch.methods.base import ComparisonMethod, descend, descend_on_both, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, softmax_or_equal
 from softswitch.support.checks import NONNEGATIVE, limits

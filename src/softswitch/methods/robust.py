@@ -10,7 +10,7 @@ The b worst-off honest clients lose the protection of the maximum: they cannot b
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +44,6 @@ class RobustAggregation(Part):
     """Hooks of the server step for ``Method.robust``: trimmed reports and capped weights. State: ``Consistency``."""
 
     name = "consistency"
-    compares: ClassVar[bool] = True
 
     def __init__(self, byzantine: Any) -> None:
         self.byzantine = byzantine
@@ -59,20 +58,15 @@ class RobustAggregation(Part):
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
         """Return ``decide`` on trimmed reports, with weights of at most 1/(2b+1)."""
+        decide_capped = WeightCap(1 / (2 * self.byzantine + 1)).wrap(decide, state, clients)
+        return lambda method, reports: decide_capped(method, trim(reports, self.byzantine))
 
-        def decide_robustly(method: Any, reports: Reports) -> tuple[Decision, Any]:
-            reports = trim(reports, self.byzantine)
-            decision, after = decide(method, reports)
-            cap = 1 / (2 * jnp.asarray(self.byzantine, decision.weights.dtype) + 1)
-            return cap_weights(decide, method, reports, decision, cap), after
-
-        return decide_robustly
-
-    def compare(self, state: Consistency, played: Round, update: Update, step: Params) -> Consistency:
+    def compare(self, state: Consistency, played: Round, update: Update, before: Params, after: Params) -> Consistency:
         """Return the consistency statistics after the round; unchanged without the clients' directions."""
         if update.directions is None:
             return state
         returned = played.reports.mask if update.returned is None else update.returned
+        step = jax.tree.map(jnp.subtract, after, before)
         return state.compare(played, update.directions, returned, step)
 
 

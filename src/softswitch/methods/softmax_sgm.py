@@ -8,8 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 from array_api_compat import array_namespace
 
-from softswitch.methods.base import Method, switch
-from softswitch.methods.comparison import descend_on_both
+from softswitch.methods.base import Method, descend_on_both, switch
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, hardmax_weights, maximum, softmax_weights, spread
 from softswitch.problem.choices import ALPHA_SCALES

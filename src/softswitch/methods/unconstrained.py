@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from optax.projections import projection_simplex
 
+from softswitch.methods.base import ComparisonMethod, descend, of_participants, update_entries
 from softswitch.methods.client_state import AtClients, ControlVariates
-from softswitch.methods.comparison import ComparisonMethod, descend, of_participants, update_entries
 from softswitch.methods.messages import Decision, Reports
 from softswitch.methods.weighting import equal_weights, softmax_weights
 from softswitch.support import checks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -36,23 +36,17 @@ Evaluator = Callable[[Params], Evaluation]
 Loss = Callable[[Params, Batch, LocalLoss, Any], Array]  # (params, batch, coefficients, key or None) -> scalar
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Losses:
     """Objective, constraint and surrogate of a problem, hashable: equal functions compare equal and compile once."""
 
-    objective_function: Callable[..., Any]
-    constraint_function: Callable[..., Any]
-    surrogate_function: Callable[..., Any] | None = None
+    objective_function: Callable[..., Any] = field(compare=False)
+    constraint_function: Callable[..., Any] = field(compare=False)
+    surrogate_function: Callable[..., Any] | None = field(default=None, compare=False)
+    comparable: tuple[ComparableFunction, ...] = field(init=False, repr=False)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Losses) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    @cached_property
-    def _key(self) -> tuple[ComparableFunction, ...]:
-        return tuple(map(ComparableFunction, self._functions))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "comparable", tuple(map(ComparableFunction, self._functions)))
 
     @property
     def _functions(self) -> tuple[Any, ...]:
@@ -174,9 +168,9 @@ class ClientSummary(NamedTuple):
     mean_constraint: Float[Array, "*rounds"]  # over clients and constraints, without missing ones
 
     @classmethod
-    def missing(cls) -> ClientSummary:
+    def missing(cls, dtype: Any = None) -> ClientSummary:
         """Return the summary of a round without an evaluation: NaN everywhere."""
-        return cls(*[jnp.full((), jnp.nan)] * 4)
+        return cls(*[jnp.full((), jnp.nan, dtype)] * 4)
 
 
 def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
@@ -196,19 +190,16 @@ class EvaluationPlan:
 
     groups: tuple[Array, ...]  # client indices, one array for each width; index n is a dummy client
     widths: tuple[int, ...] = field(metadata=STATIC)  # rows of a batch in each group; padding has weight 0
-    row_bytes: int = field(metadata=STATIC)  # bytes of one row over all columns
     client_count: int = field(metadata=STATIC)  # number of clients n
 
-    def map_clients(
-        self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize = full_data_slice_size
-    ) -> Any:
+    def map_clients(self, function: Callable[[Batch], Any], rows: Rows, dtype: Any, together: SliceSize) -> Any:
         """Return the stacked results of a function of all rows of each client, 0 for clients in no group.
 
         Row weights have ``dtype``.
         """
         parts = []
         for clients, width in zip(self.groups, self.widths, strict=True):
-            count = together(len(clients), width * self.row_bytes)
+            count = together(len(clients), width * rows.row_bytes)
             if count * width > FEW_ROWS:
                 computed = estimate_activation_bytes(function, rows.batch_shapes(width, dtype))
                 count = min(count, slice_size(len(clients), computed))
@@ -228,24 +219,23 @@ class EvaluationPlan:
 
 
 def client_values(
-    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses
-) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
-    """Return f_i and g_i of every client on all of its rows, for use inside a compiled program."""
+    plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses, together: SliceSize = slice_size
+) -> tuple[Array, Array, Any]:
+    """Return f_i, g_i and the statistics of a pooled constraint (or None) of every client, on all of its rows.
 
-    def both(batch: Batch) -> tuple[Array, Array]:
-        return losses.objective(params, batch), losses.constraints(params, batch)
-
-    return plan.map_clients(both, rows, float_dtype(params), slice_size)
-
-
-@partial(jax.jit, static_argnames="losses")
-def compiled_values(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> tuple[Array, Array, Any]:
-    """Return f_i, g_i and the statistics of a pooled constraint (or None) of every client, on all of its rows."""
+    For use inside a compiled program.
+    """
 
     def evaluate(batch: Batch) -> tuple[Array, Array, Any]:
         return losses.objective(params, batch), losses.constraints(params, batch), losses.statistics(params, batch)
 
-    return plan.map_clients(evaluate, rows, float_dtype(params))
+    return plan.map_clients(evaluate, rows, float_dtype(params), together)
+
+
+@partial(jax.jit, static_argnames="losses")
+def compiled_values(plan: EvaluationPlan, rows: Rows, params: Params, losses: Losses) -> tuple[Array, Array, Any]:
+    """Return the result of ``client_values`` by a compiled program."""
+    return client_values(plan, rows, params, losses, full_data_slice_size)
 
 
 @partial(jax.jit, static_argnames="losses")
@@ -287,7 +277,7 @@ def plan_evaluation(clients: ClientData, ignoring_weights: tuple[str, ...]) -> E
         raise ValueError(f"{' and '.join(ignoring_weights)} must read batch['weight'], because {reason}; {WRITE_MEANS}")
     groups = [np.flatnonzero(widths == width).astype(np.int32) for width in distinct]
     groups_on_device = tuple(jnp.asarray(group) for group in groups)
-    return EvaluationPlan(groups_on_device, tuple(map(int, distinct)), clients.rows.row_bytes, len(clients))
+    return EvaluationPlan(groups_on_device, tuple(map(int, distinct)), len(clients))
 
 
 def padded_widths(clients: ClientData) -> np.ndarray:

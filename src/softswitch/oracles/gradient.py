@@ -111,7 +111,7 @@ class GradientOracle(Oracle):
         """Return f_i, g_i and the statistics of a pooled constraint (or None) of every participant."""
         dtype = float_dtype(params)
         if self.by_size:
-            objective, constraint = client_values(self.evaluation_plan, self.rows, params, self.losses)
+            objective, constraint = self.evaluate(params)
             return objective.astype(dtype), constraint.astype(dtype), None
 
         def one(client: tuple[Array, Array]) -> tuple[Array, Array, Array | None]:
@@ -188,7 +188,7 @@ class GradientOracle(Oracle):
                 return _fused_gradient(full_loss, params, *part)
 
             group = decision.weights[clients], (clients, take_clients(decision.local_loss.own, clients))
-            part = sum_slices(in_slice, group, slice_size(len(clients), 4 * width * plan.row_bytes))
+            part = sum_slices(in_slice, group, slice_size(len(clients), 4 * width * self.rows.row_bytes))
             total = jax.tree.map(jnp.add, total, part)
         return total
 
@@ -224,11 +224,11 @@ class GradientOracle(Oracle):
 
     def evaluate(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]]:
         """Return f_i and g_i of every client on all of its rows."""
-        return client_values(self.evaluation_plan, self.rows, params, self.losses)
+        return client_values(self.evaluation_plan, self.rows, params, self.losses)[:2]
 
     def evaluate_held_out(self, params: Params) -> tuple[Float[Array, " n"], Float[Array, "n c"]] | None:
         """Return f_i and g_i on held-out rows, or None if there are none."""
-        return None if self.held_out is None else client_values(*self.held_out, params, self.losses)
+        return None if self.held_out is None else client_values(*self.held_out, params, self.losses)[:2]
 
     def without_evaluation(self) -> GradientOracle:
         """Return the clients without evaluation plan and held-out rows, which are then not part of the program."""

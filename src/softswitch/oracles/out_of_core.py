@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from operator import attrgetter
@@ -60,7 +60,7 @@ class BlockEvaluator:
         for clients, width in blocks:
             rows = read_clients(data, clients, width)
             indices = jnp.arange(len(clients), dtype=jnp.int32)
-            plan = EvaluationPlan((indices,), (width,), data.row_bytes, len(clients))
+            plan = EvaluationPlan((indices,), (width,), len(clients))
             computed = [value for value in evaluation.compiled_values(plan, rows, params, losses) if value is not None]
             parts.append([np.asarray(value) for value in computed])
             del rows, computed  # before the next block is read
@@ -88,9 +88,7 @@ def read_clients(data: StreamedData, clients: np.ndarray, width: int) -> Rows:
         rows = data.evaluation_rows(clients[begin : begin + together])
         data.read(rows, store, first)
         first += len(rows)
-    sizes = data.evaluation_sizes[clients]
-    offsets = np.cumsum(sizes) - sizes
-    return Rows(put_store(store), *(jnp.asarray(part.astype(np.int32)[:, None]) for part in (offsets, sizes)))
+    return Rows.of(put_store(store), data.evaluation_sizes[clients][:, None])
 
 
 class OutOfCoreDerivatives(RowDerivatives):
@@ -141,6 +139,7 @@ def evaluate(problem: Problem, clients: ClientData | StreamedData, params: Param
 
 
 MAX_ROUNDS = 250  # maximum number of rounds whose rows are read at a time
+Stretch = tuple[bytes, int, int]  # rounds whose rows are read together: random key of the run, first round, number
 
 
 class RoundRows(NamedTuple):
@@ -148,15 +147,6 @@ class RoundRows(NamedTuple):
 
     rows: Rows
     draws: RowDraws
-
-
-class PendingRows(NamedTuple):
-    """Rows that are being read in the background."""
-
-    run: bytes  # random key of the run
-    first: int  # first round that the rows are for
-    rounds: int  # number of rounds
-    rows: Future[RoundRows]
 
 
 class RowFeed:
@@ -179,18 +169,30 @@ class RowFeed:
             limit = f"more than half of buffer_bytes = {data.buffer_bytes:,}"
             advice = "lower batch_size, value_batch_size, local_steps or participation, or raise buffer_bytes"
             raise ValueError(f"one round's rows take up to {self._bytes(1):,} bytes{reason}, {limit}; {advice}")
-        self.pending: PendingRows | None = None
+        self._pending: dict[Stretch, Future[RoundRows]] = {}  # at most one entry
         self._on_device: tuple[np.ndarray, Rows] | None = None  # all rows of some participants
 
-    def submit(self, draws: RowDraws, count: int) -> Future[RoundRows]:
-        """Call ``read(draws, count)`` in the background thread."""
+    def request(self, stretch: Stretch, draw: Callable[[int], RowDraws]) -> None:
+        """Start to read the rows of a stretch in the background, unless it was requested before.
+
+        ``draw(first)`` dispatches the draws of rounds from ``first`` on. It is called in this thread, before the rounds
+        that precede them are dispatched, so that the draws do not wait for those.
+        """
+        if stretch in self._pending:
+            return
+        _, first, count = stretch
+        draws = draw(first)
         x64, device = (getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device"))
 
-        def call() -> RoundRows:
+        def read() -> RoundRows:
             with jax.enable_x64(x64), jax.default_device(device):  # both are settings of a thread
                 return self.read(draws, count)
 
-        return self._thread.submit(call)
+        self._pending = {stretch: self._thread.submit(read)}
+
+    def wait(self, stretch: Stretch) -> RoundRows:
+        """Wait for the rows of a stretch that was requested, and return them."""
+        return self._pending.pop(stretch).result()
 
     def read(self, draws: RowDraws, count: int) -> RoundRows:
         """Return the rows of the first ``count`` rounds: all rows of participants that use all, then drawn rows."""
