@@ -10,6 +10,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import BAD_DIRECTIONS, BAD_REPORTS, LOST, FaultyGrid, W, quadratic, quadratics, simulated, zeros
 from softswitch.flower import messages as wire
+from softswitch.flower import remote
 from softswitch.flower.messages import read_intervals
 from softswitch.results.history import ClientOutcome
 
@@ -170,6 +171,25 @@ def test_nodes_join_leave_and_return():
     assert (result.history.per_client.outcomes > 0).sum(axis=1).tolist() == [2, 4, 2, 3, 3]
     assert np.isnan(result.client_constraint[:, 0]).tolist() == [False, False, False, True]
     assert "nothing is known of 'site 10'" in result.status.message
+
+
+@pytest.mark.parametrize("kind", [wire.REPORT, wire.UPDATE])
+def test_node_that_leaves_between_roster_and_message_is_lost_for_the_round(kind, monkeypatch):
+    grid = fl.InProcessGrid(
+        simulated(lambda context: quadratic(context.node_config["i"])), {n: {"i": n} for n in range(3)}
+    )
+    send = remote.RoundExchange._send
+
+    def leave(self, message_kind, contents, timeout):
+        if message_kind == kind:
+            grid.connected.discard(2)
+            self._roster.refresh(0, 0.0)  # as an evaluation in the round does
+        return send(self, message_kind, contents, timeout)
+
+    monkeypatch.setattr(remote.RoundExchange, "_send", leave)
+    result = run(grid, rounds=1)
+    lost = ClientOutcome.NO_REPORT if kind == wire.REPORT else ClientOutcome.NO_UPDATE
+    assert result.history.per_client.outcomes[0, 2] == lost
 
 
 def test_duplicate_and_unknown_nodes_are_rejected(caplog):

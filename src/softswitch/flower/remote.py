@@ -369,11 +369,14 @@ class RoundExchange:
     def _send(self, kind: str, contents: Mapping[int, RecordDict], timeout: float) -> dict[int, wire.Reply]:
         """Send a message to each of some participants, by place, and return their replies."""
         nodes, group = self._roster.connected, str(self._server.done)
-        messages = [
-            Message(content, nodes[self.participants[place]], kind, ttl=timeout, group_id=group)
+        messages = {
+            place: Message(content, nodes[self.participants[place]], kind, ttl=timeout, group_id=group)
             for place, content in contents.items()
-        ]
-        return dict(zip(contents, wire.exchange(self._roster.grid, messages, timeout), strict=True))
+            if self.participants[place] in nodes  # others have left since the round began
+        }
+        replies: dict[int, wire.Reply] = dict.fromkeys(contents, wire.NoReply("it was not connected"))
+        sent = wire.exchange(self._roster.grid, list(messages.values()), timeout)
+        return replies | dict(zip(messages, sent, strict=True))
 
     def _request(self, kind: str, records: Mapping[int, dict[str, Any]], parse: Parse) -> dict[int, Any]:
         """Send records by place, with the parameters to clients that need them; return the parsed usable replies."""
