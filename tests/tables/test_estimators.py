@@ -272,3 +272,12 @@ def test_score_without_information_is_diagnosed():
     fitted = ss.BoundedClassifier("miss-rate", 0.05, held_out=0.3, validation=0.1).fit(features, labels)
     assert "no-better-than-constant" in [diagnostic.code for diagnostic in fitted.result_.diagnostics]
     assert fitted.predict_proba(features)[:, 1].mean() == pytest.approx(labels.mean(), abs=0.05)
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_diagnosis_names_the_rows_that_it_used(held_out):
+    generator = np.random.default_rng(0)
+    features, labels = generator.normal(size=(400, 2)), generator.choice([0, 1], 400)
+    fitted = ss.BoundedClassifier("miss-rate", 0.001, held_out=held_out).fit(features, labels)
+    (evidence,) = [one.evidence for one in fitted.result_.diagnostics if one.code == "no-better-than-constant"]
+    assert evidence.startswith("On training rows") == (held_out == 0)

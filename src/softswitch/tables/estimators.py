@@ -141,7 +141,9 @@ class FederatedEstimator(BaseEstimator):
             scored = train_score(self.kind, label, select(~keep), held_out, **options)
             result, self.certificate_, self.score_ = scored.result, scored.certificate, scored.score
             task = TaskSection(self.kind, self.bound, **loss)
-            usefulness = judge_usefulness(task, label, result, scored.calibration or scored.learning, "y")
+            judged: dict[str, Any] = {"name": "y", "is_held_out": scored.calibration is not None}
+            rows = scored.calibration or scored.learning
+            usefulness = judge_usefulness(task, label, result, rows, **judged)
             diagnostics = diagnose_answer(task, result, scored.certificate, usefulness)
             result = replace(result, diagnostics=tuple(diagnostics))
             self.threshold_ = scored.probability

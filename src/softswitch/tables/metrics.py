@@ -162,8 +162,8 @@ def assess_model(
     """
     task, label, held_out = config.task, table.label, table.held_out
     rows = table.train if held_out is None else held_out
-    usefulness = judge_usefulness(task, label, result, rows, config.data.label)
-    usefulness = usefulness and replace(usefulness, is_held_out=held_out is not None)
+    options: dict[str, Any] = {"name": config.data.label, "is_held_out": held_out is not None}
+    usefulness = judge_usefulness(task, label, result, rows, **options)
     about: dict[str, Any] = {"usefulness": usefulness and usefulness.to_dict()}
     new = diagnose_answer(task, result, certificate, usefulness)
     if isinstance(label, BinaryLabel):
@@ -351,13 +351,14 @@ def judge_mean(
 
 
 def judge_usefulness(
-    task: TaskSection, label: Label, result: Result, data: ClientData, name: str = "label"
+    task: TaskSection, label: Label, result: Result, data: ClientData, *, name: str, is_held_out: bool
 ) -> Usefulness | None:
     """Compare the model of a result with the best constant prediction on rows; None if that is not possible.
 
     Bounds on misses and on false alarms are judged by the other rate at the worst client, where the constant has 100%;
     bounds on errors by the error rate, compared with the most frequent class; all others by the loss, compared with the
-    baseline of a constant prediction. ``name`` is that of the label's column.
+    baseline of a constant prediction. ``name`` is that of the label's column, and ``is_held_out`` says whether the rows
+    were not trained on.
     """
     cost, baseline = KINDS[task.kind].description.cost, find_baseline(CONSTANT, result.baselines)
     params = None if baseline is None else baseline.params
@@ -368,7 +369,8 @@ def judge_usefulness(
         metric = "false-alarm rate" if cost == FALSE_ALARMS else "miss rate"
         if not all(rows.all() for rows in constant.get(metric, {}).values()):
             return None  # a loose bound on a loss, which F compares better
-        return judge_rate(cost, errors[metric], condition=f"{name} = {condition}", prediction=f"{name} = {prediction}")
+        texts = {"condition": f"{name} = {condition}", "prediction": f"{name} = {prediction}"}
+        return judge_rate(cost, errors[metric], is_held_out=is_held_out, **texts)
     if baseline is None or params is None:
         return None
     metric, prediction = next(iter(errors)), ""
@@ -378,6 +380,7 @@ def judge_usefulness(
         prediction = f"{name} = {label.classes[most_frequent]}"
         constant = {metric: {client: y[part] != most_frequent for client, part in client_rows(data).items()}}
     known: dict[str, Any] = {"constant_is_feasible": baseline.feasible, "prediction": prediction}
+    known["is_held_out"] = is_held_out
     return judge_mean(metric.replace(" ", "_"), errors[metric], constant[metric], **known)
 
 
