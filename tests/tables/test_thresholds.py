@@ -75,6 +75,13 @@ def test_outputs_are_cross_validated(rows):
     assert abs(np.mean((crossed[:, 0] > 0) == labels) - 0.5) < 0.05
 
 
+@pytest.mark.parametrize(("cells", "steps"), [(10**6, 100), (2 * 10**7, 50), (10**9, 20)])
+def test_boosting_takes_fewer_steps_on_large_tables(cells, steps):
+    (boosting,) = scores.make_estimators("boosting", "multiclass", cells=cells)
+    assert boosting.max_iter == steps
+    assert boosting.max_iter * boosting.learning_rate == pytest.approx(6)
+
+
 @pytest.mark.parametrize(("kind", "sign"), [("miss-rate", 1), ("false-alarm-rate", -1)])
 def test_threshold_is_the_last_that_passes_at_every_client(rows, kind, sign):
     """An independent search over the calibration rows: the next threshold on the path fails at some client."""

@@ -23,22 +23,27 @@ from softswitch.problem.choices import BINARY, NUMBER
 from softswitch.support.files import check_archive, write_atomically
 
 FOLDS = 4  # of the cross-validation
+BOOSTING_STEPS = (20, 100)  # smallest and largest number of steps of gradient boosting
+MAX_BOOSTING_CELLS = 10**9  # largest number of steps × rows × features × classes, if more than 20 steps are taken
 MIN_SCALE = 1e-3  # scale of outputs that do not increase with the probability of the positive class
 SCORE_FILE = "score.skops"  # in a run folder
 TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.", "sklearn._loss.", "_loss.")  # types that a score consists of
 
 
-def make_estimators(score: Any, label_type: str, quantile: float = 0.5) -> tuple[Any, ...]:
+def make_estimators(score: Any, label_type: str, quantile: float = 0.5, *, cells: int = 0) -> tuple[Any, ...]:
     """Return the scikit-learn estimators of a score, whose outputs are averaged.
 
-    ``score`` is "auto" (a linear model and gradient boosting), one of the two, or an estimator.
+    ``score`` is "auto" (a linear model and gradient boosting), one of the two, or an estimator. ``cells`` is the number
+    of rows × features × classes; boosting takes fewer and larger steps if it is large.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LinearRegression, LogisticRegression
 
     if not isinstance(score, str):
         return (score,)
-    boosting: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.06, "max_leaf_nodes": 6, "min_samples_leaf": 40}
+    steps = int(np.clip(MAX_BOOSTING_CELLS // max(1, cells), *BOOSTING_STEPS))
+    boosting: dict[str, Any] = {"max_iter": steps, "learning_rate": 6 / steps, "max_leaf_nodes": 6}
+    boosting |= {"min_samples_leaf": 40}
     boosting |= {"l2_regularization": 5.0, "early_stopping": False, "random_state": 0}
     if label_type == NUMBER:
         boosting |= {"loss": "quantile", "quantile": quantile}

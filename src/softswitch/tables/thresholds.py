@@ -300,7 +300,8 @@ def fit_score(
 ) -> FittedScore:
     """Fit a score for a kind of constraint on the training rows; arguments as for ``train_score``."""
     rows, is_balanced = Rows.of(learning), label.type != NUMBER and KINDS[kind].path != "error"
-    estimators = make_estimators(score, label.type, 1 - bound if 0 < bound < 1 else 0.5)
+    cells = rows.x.size * max(1, len(label.classes) - 1)
+    estimators = make_estimators(score, label.type, 1 - bound if 0 < bound < 1 else 0.5, cells=cells)
     weights = row_weights(rows.y, rows.owner, balance=is_balanced)
     if label.type != NUMBER:
         counts = np.bincount(rows.y.astype(int), minlength=len(label.classes))
