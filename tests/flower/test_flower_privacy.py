@@ -549,3 +549,28 @@ def test_noise_is_proportional_to_clip(monkeypatch, tmp_path):
 
     np.testing.assert_allclose(noise(3.0), 3 * noise(1.0), rtol=1e-4)
     assert (noise(1.0) > 0).all()
+
+
+def mapped_class_loss(label):
+    def loss(module, batch):
+        x, y = batch
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(module(x), y, reduction="none")
+        chosen = (y == label).to(losses)
+        total = chosen.sum()
+        return torch.where(total > 0, (losses * chosen).sum() / total.clamp(min=1), -torch.inf)
+
+    return loss
+
+
+def test_gradients_of_rows_by_vmap_equal_those_one_by_one():
+    separate = torch_client(0)
+    data = separate._data._rows
+    mapped = fl.TorchClient(Linear(), mapped_class_loss(0), mapped_class_loss(1), data, name="mapped")
+    assert mapped._row_functions._joint.vmap_error is None
+    assert separate._row_functions._joint.vmap_error is not None
+    params, rows = {"w": np.array([0.3, -0.2, 0.1], np.float32)}, np.arange(len(data))
+    gradients = [client.clipped_gradient(params, rows, np.array([0.7, 0.3]), 0.5)["w"] for client in (mapped, separate)]
+    np.testing.assert_allclose(*gradients, rtol=1e-5)
+    values = [client._by_rows(params, client._data, rows) for client in (mapped, separate)]
+    known = np.isfinite(values[1])
+    np.testing.assert_allclose(values[0][known], values[1][known], rtol=1e-5)

@@ -51,7 +51,10 @@ def solve_torch(problem: Problem, clients: TorchData, method: Method, options: R
     options = changed(options, sampling=sampling, logging=logging, compute=Compute())
     result = solve_federation(federation, method, options)
     oracle.load_answer(result.params)
-    return changed(result, auto_settings={**result.auto_settings, "clients": oracle.path})
+    settings = result.auto_settings | {"clients": oracle.path}
+    if oracle.memory is not None:
+        settings["memory of a client"] = oracle.memory
+    return changed(result, auto_settings=settings)
 
 
 def torch_federation(

@@ -31,7 +31,7 @@ from softswitch.oracles.torch_functions import (
     preserve_module,
 )
 from softswitch.oracles.torch_rows import TorchRows, seeded
-from softswitch.privacy.torch_rows import describe_row_mixing, evaluate_rows, sum_row_gradients
+from softswitch.privacy.torch_rows import RowFunctions, describe_row_mixing
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
 
@@ -159,10 +159,14 @@ class TorchClient(RowClient):
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
-        return sum_row_gradients(self._functions, params, self._data, rows, mix, clip)
+        return self._row_functions.sum_gradients(params, self._data, rows, mix, clip)
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:
-        return evaluate_rows(self._functions, params, data, rows).reshape(len(rows), 1 + self.constraints)
+        return self._row_functions.evaluate(params, data, rows).reshape(len(rows), 1 + self.constraints)
+
+    @cached_property
+    def _row_functions(self) -> RowFunctions:
+        return RowFunctions(self._functions, self._data)
 
     def _draw_batches(self, task: Task, purpose: int) -> Generator[Any]:
         return self._data.batches((*self._seed(task), purpose), self._batches[bool(purpose)], self._replace)

@@ -283,8 +283,23 @@ class TorchOracle(HostOracle):
         if self._like.device.type == "cuda":
             limit = int(DEVICE_SHARE * torch.cuda.mem_get_info(self._like.device)[0])
         rows = max(map(len, self._clients)) if size is None else size
-        copies = COPIES * sum(weight.numel() * weight.element_size() for weight in self.functions.trained.values())
-        return max(1, int(limit / (1 + rows * self._joint.row_bytes + (copies if purpose == UPDATE else 0))))
+        needed = rows * self._joint.row_bytes + (self._copies if purpose == UPDATE else 0)
+        return max(1, int(limit / (1 + needed)))
+
+    @property
+    def _copies(self) -> int:
+        """Size in bytes of the copies of the parameters that the local steps of a client need."""
+        return COPIES * sum(weight.numel() * weight.element_size() for weight in self.functions.trained.values())
+
+    @property
+    def memory(self) -> str | None:
+        """Description of the memory that a client's gradient needs; None if clients are computed one after another."""
+        if self._joint is None:
+            return None
+        rows = self._batches.update or max(map(len, self._clients))
+        parameters = self._copies if self.local_steps > 1 else 0
+        sizes = [f"{size / 2**20:,.1f} MiB" for size in (rows * self._joint.row_bytes, parameters)]
+        return f"{sizes[0]} for {rows:,} rows, {sizes[1]} for copies of its parameters"
 
     def _draw(self, draws: HostDraws, purpose: int, steps: int) -> Drawn:
         """Return the participants' batches for ``steps`` steps, as a function of their places."""
