@@ -4,7 +4,7 @@
 
 The first table compares, in turns, a plain PyTorch loop, the library with clients one after another, the library with
 clients together, and a round written by hand for all clients side by side (the probe). The second table compares
-modules with the same functions in JAX. Milliseconds a round; every run has its first rounds before the clock starts.
+modules with the same functions in JAX. Milliseconds a round, medians of three turns, without the first rounds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks.timing import seconds_in_turns
 ALPHA, STEP_SIZE, TOLERANCE = 20.0, 0.1, 0.1
 METHOD = ss.SoftmaxSGM(alpha=ALPHA, step_size=STEP_SIZE, tolerance=TOLERANCE)
 Tensors = dict[str, torch.Tensor]
+CHUNK = 10  # number of rounds of the library between callbacks
 
 
 class Case(NamedTuple):
@@ -41,16 +42,16 @@ class Case(NamedTuple):
     width: int  # hidden units, or channels of the first convolution
     local_steps: int
     batch: int
-    rounds: int  # of a measurement
+    rounds: int  # of a measurement, a multiple of 10
 
 
 CASES = (
     Case("network 50→32→1, E = 1, B = 32", 20, 200, (50,), 32, 1, 32, 200),
     Case("network 50→32→1, E = 5, B = 32", 20, 200, (50,), 32, 5, 32, 50),
-    Case("CNN, 105k parameters, E = 1, B = 128", 10, 2000, (1, 28, 28), 16, 1, 128, 5),
-    Case("CNN, 105k parameters, E = 5, B = 128", 10, 2000, (1, 28, 28), 16, 5, 128, 2),
-    Case("CNN, 476k parameters, E = 1, B = 512", 10, 2000, (1, 28, 28), 64, 1, 512, 1),
-    Case("CNN, 476k parameters, E = 5, B = 512", 10, 2000, (1, 28, 28), 64, 5, 512, 1),
+    Case("CNN, 105k parameters, E = 1, B = 128", 10, 2000, (1, 28, 28), 16, 1, 128, 10),
+    Case("CNN, 105k parameters, E = 5, B = 128", 10, 2000, (1, 28, 28), 16, 5, 128, 10),
+    Case("CNN, 476k parameters, E = 1, B = 512", 10, 2000, (1, 28, 28), 64, 1, 512, 10),
+    Case("CNN, 476k parameters, E = 5, B = 512", 10, 2000, (1, 28, 28), 64, 5, 512, 10),
 )
 
 
@@ -185,47 +186,57 @@ def probe(case: Case, device: str, *, compiles: bool = False) -> Callable[[int],
     return run
 
 
-def library(case: Case, device: str, **compute: Any) -> Callable[[int], ss.Result]:
-    """Return rounds of the library."""
+def library(case: Case, device: str, **compute: Any) -> Callable[[], float]:
+    """Return a function that returns the seconds of a round of the library, measured between chunks of ten rounds."""
     x, y = draw_data(case, device)
     clients = {i: TensorDataset(x[i], y[i]) for i in range(case.clients)}
     sampling = ss.Sampling(batch_size=case.batch, local_steps=case.local_steps)
 
-    def run(rounds: int) -> ss.Result:
+    def run() -> float:
+        times: list[float] = []
+
+        def note(_: ss.Chunk) -> None:
+            synchronise(device)
+            times.append(time.perf_counter())
+
         problem = ss.Problem(objective, constraint, network(case).to(device))
-        options: dict[str, Any] = {"logging": ss.Logging(eval_every=0), "compute": ss.Compute(**compute)}
-        return ss.solve(problem, ss.TorchData(clients), METHOD, sampling=sampling, rounds=rounds, **options)
+        options: dict[str, Any] = {"logging": ss.Logging(eval_every=0, callbacks=[note])}
+        options |= {"compute": ss.Compute(**compute), "rounds": CHUNK + case.rounds}
+        ss.solve(problem, ss.TorchData(clients), METHOD, sampling=sampling, **options)
+        return (times[-1] - times[0]) / case.rounds
 
     return run
 
 
+def synchronise(device: str) -> None:
+    """Wait for the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def measure(case: Case, device: str, *, compiles: bool, repeats: int = 3) -> None:
-    """Print one row of the first table; a run of the library is measured without what it does once."""
+    """Print one row of the first table."""
     programs = {"plain": plain_loop(case, device), "probe": probe(case, device)}
     runs = {"separate": library(case, device, client_batch_size=1), "together": library(case, device)}
     if compiles:
         programs["probe, compiled"] = probe(case, device, compiles=True)
         runs["together, compiled"] = library(case, device, compile=True)
 
-    def synchronise() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    def seconds(run: Callable[[int], object], rounds: int) -> float:
-        synchronise()
+    def seconds(program: Callable[[int], None]) -> float:
+        program(2)
+        synchronise(device)
         start = time.perf_counter()
-        run(rounds)
-        synchronise()
-        return time.perf_counter() - start
+        program(case.rounds)
+        synchronise(device)
+        return (time.perf_counter() - start) / case.rounds
 
     taken: dict[str, list[float]] = {}
-    for _ in range(repeats + 1):  # the first one warms up
+    for _ in range(repeats):
         for name, program in programs.items():
-            taken.setdefault(name, []).append(seconds(program, case.rounds) / case.rounds)
+            taken.setdefault(name, []).append(seconds(program))
         for name, run in runs.items():
-            short, long = seconds(run, 1), seconds(run, 1 + case.rounds)
-            taken.setdefault(name, []).append((long - short) / case.rounds)
-    ms = {name: 1000 * float(np.median(times[1:])) for name, times in taken.items()}
+            taken.setdefault(name, []).append(run())
+    ms = {name: 1000 * float(np.median(times)) for name, times in taken.items()}
     cells = [f"{value:.2f}" for value in ms.values()]
     ratios = [ms["separate"] / ms["plain"], ms["together"] / ms["plain"], ms["together"] / ms["probe"]]
     if compiles:

@@ -295,7 +295,8 @@ class HostOracle(Oracle):
 
     def draw(self, key: Array) -> HostDraws:
         """Return the participants, drawn as in the compiled engine, and a seed of 63 bits."""
-        clients = _draw_clients(key, self.client_count, self.participants)
+        n, m = self.client_count, self.participants
+        clients: Any = np.arange(n) if m == n else _draw_clients(key, n, m)
         return self.draw_for(clients, self.draw_randomness(key))
 
     def draw_randomness(self, key: Array) -> int:

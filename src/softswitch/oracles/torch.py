@@ -169,9 +169,10 @@ class TorchOracle(HostOracle):
 
         for some, part in self._compute_jointly(places, UPDATE, compute):
             if part is None:
-                batches = ((weights[i], next(drawn([i])).parts[0], decision.local_loss.of(i)) for i in some.tolist())
+                losses = map(decision.local_loss.of, some.tolist())
                 with seeded((draws.seed, LAYERS)), self._autocast():
-                    part = functions.weighted_gradient(batches)
+                    batches = self._one_after_another(lambda places: next(drawn(places)), some)
+                    part = functions.weighted_gradient(zip(weights[some].tolist(), batches, losses, strict=True))
             for name, slope in part.items():
                 total[name] += slope
         return total
@@ -202,6 +203,12 @@ class TorchOracle(HostOracle):
                 yield np.array([place]), {name: part[None] for name, part in direction.items()}
                 after.append(self._statistics.read())
             self._statistics.write_mean(after)
+
+    def _one_after_another(self, batches: Callable[[np.ndarray], ClientBatches], places: np.ndarray) -> Iterator[Any]:
+        """Yield the batch of each place; rows in one place are read together."""
+        if self._store is not None:
+            return iter(batches(places).parts)
+        return (batches(place).parts[0] for place in places[:, None])
 
     def _compute_jointly(
         self, places: np.ndarray, purpose: int | None, compute: Callable[[JointFunctions, np.ndarray], Any]
@@ -342,7 +349,7 @@ class TorchOracle(HostOracle):
         with self._autocast():
             slices = self._compute_jointly(np.arange(count), purpose, lambda joint, some: joint.report(batches(some)))
             values = [
-                torch.stack([self.functions.report(batches(place).parts[0]) for place in some[:, None]])
+                torch.stack([*map(self.functions.report, self._one_after_another(batches, some))])
                 if part is None
                 else part.double()
                 for some, part in slices

@@ -37,6 +37,44 @@ def preserve_module(module: torch.nn.Module) -> Iterator[None]:
             layer.training = mode
 
 
+@contextmanager
+def replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Call ``forward`` in place of the module's method in the ``with`` block."""
+    before = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before
+
+
+class Remember:
+    """The forward method of a module that returns its last outputs again if it is called with the same arguments."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._forward = module.forward
+        self._inputs: Any = None
+        self._outputs: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the outputs at these arguments."""
+        if not are_same(self._inputs, (args, kwargs)):
+            self._inputs, self._outputs = (args, kwargs), self._forward(*args, **kwargs)
+        return self._outputs
+
+
+def are_same(one: Any, other: Any) -> bool:
+    """Return whether two arguments (args, kwargs) have the same objects; True for None twice."""
+    if one is None or other is None:
+        return one is other
+    (args, kwargs), (more, options) = one, other
+    is_equal = len(args) == len(more) and kwargs.keys() == options.keys()
+    return is_equal and all(a is b for a, b in zip((*args, *kwargs.values()), (*more, *options.values()), strict=True))
+
+
 class ModuleFunctions:
     """Objective, constraint and surrogate of a module, with values in ``eval`` and gradients in ``train`` mode.
 
@@ -90,7 +128,7 @@ class ModuleFunctions:
 
     def report(self, batch: Any) -> torch.Tensor:
         """Return f followed by all g on a batch as float64, without gradients, on the device of the values."""
-        with torch.no_grad():
+        with torch.no_grad(), replaced_forward(self.module, Remember(self.module)):
             values = self.objective(self.module, batch), self.constraint(self.module, batch)
         objective, constraint = (torch.atleast_1d(torch.as_tensor(value).detach()) for value in values)
         if objective.shape != (1,):
@@ -142,14 +180,18 @@ class ModuleFunctions:
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
     def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
+        self.module.zero_grad(set_to_none=True)  # gradients left by the user
         total: Weights = {}
         for step, batch in enumerate(islice(batches, local_steps), start=1):
-            slopes = self.weighted_gradient([(1.0, batch, loss)])
+            self._backward(batch, loss)
+            slopes = self._take_gradients()
             with torch.no_grad():
-                for name, weight in self.trained.items():
+                for name, slope in slopes.items():
                     if step < local_steps:
-                        weight.sub_(slopes[name], alpha=step_size)
-                    total[name] = slopes[name] if step == 1 else total[name].add_(slopes[name])
+                        self.trained[name].sub_(slope, alpha=step_size)
+                    if step > 1:
+                        slope += total[name]
+            total = slopes
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
     def _backward(self, batch: Any, loss: LocalLoss, scale: float = 1.0) -> None:
@@ -157,23 +199,26 @@ class ModuleFunctions:
 
         The gradient is multiplied by ``scale``.
         """
-        parts: list[torch.Tensor] = []
-        if loss.objective:
-            parts.append(float(loss.objective) * torch.as_tensor(self.objective(self.module, batch)))
-        mix = torch.from_numpy(np.array(loss.constraint, float))
-        if loss.penalty or mix.any():
+        coefficient, penalty, local = scale * float(loss.objective), scale * float(loss.penalty), torch.zeros(())
+        if coefficient:
+            local = coefficient * torch.as_tensor(self.objective(self.module, batch)).reshape(())
+        mix = scale * np.asarray(loss.constraint, float)
+        if penalty or mix.any():
             constraints = self._vector(self.surrogate or self.constraint, batch)
-            parts.append((mix.to(constraints) * constraints).sum())
-            if loss.penalty:
+            one = len(mix) == 1  # cheaper than a product of tensors
+            mean = (
+                float(mix[0]) * constraints.reshape(()) if one else torch.from_numpy(mix).to(constraints) @ constraints
+            )
+            local = local + mean if coefficient else mean
+            if penalty:
                 excess = torch.relu(constraints - float(loss.tolerance))
                 if self.surrogate is not None:  # its sum over the constraints with g > ε
                     with torch.no_grad():
                         above = self._vector(self.constraint, batch) > float(loss.tolerance)
                     excess = torch.where(above, constraints, torch.zeros_like(constraints))
-                parts.append(float(loss.penalty) * excess.sum())
-        local = sum((part.reshape(()) for part in parts), start=torch.zeros(()))
+                local = local + penalty * excess.sum()
         if local.requires_grad:  # else constant, such as −∞
-            local.backward(None if scale == 1 else torch.full_like(local, scale))
+            local.backward()
 
     def _vector(self, function: Function, batch: Any) -> torch.Tensor:
         return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))

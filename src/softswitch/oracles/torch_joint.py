@@ -8,8 +8,7 @@ of all clients, and the functions on each client's part of its outputs; the modu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,7 +19,16 @@ from torch.func import functional_call, vmap
 from torch.utils import _pytree as pytree
 
 from softswitch.methods.messages import LocalLoss
-from softswitch.oracles.torch_functions import Function, ModuleFunctions, Optimizer, Weights, preserve_module
+from softswitch.oracles.torch_functions import (
+    Function,
+    ModuleFunctions,
+    Optimizer,
+    Remember,
+    Weights,
+    are_same,
+    preserve_module,
+    replaced_forward,
+)
 from softswitch.oracles.torch_rows import seeded
 
 TOLERANCES = {torch.float32: (1e-3, 1e-4), torch.float64: (1e-8, 1e-10)}  # relative and absolute, by dtype
@@ -220,7 +228,7 @@ class JointFunctions:
             def values(batch: Any, point: Weights | None) -> torch.Tensor:
                 if self._compiles:  # the compiler merges equal calls of the module
                     return call.at(point, batch)
-                with _replaced_forward(call.module, _Remember(call.module)):
+                with replaced_forward(call.module, Remember(call.module)):
                     return call.at(point, batch)
 
             mapped = vmap(values, in_dims=(0, 0 if has_point else None), randomness="different")
@@ -250,11 +258,11 @@ class JointFunctions:
         for function in chosen:
             call = _Call(self._functions.module, [function])
             needed = [_inputs(call, part) for part in parts]
-            if not columns or not all(map(_are_same, inputs, needed)):
+            if not columns or not all(map(are_same, inputs, needed)):
                 inputs, outputs = needed, self._outputs(needed, point)
             values = []
             for i, part in enumerate(parts):
-                with _replaced_forward(call.module, _Replay(outputs[i])):
+                with replaced_forward(call.module, _Replay(outputs[i])):
                     values.append(call.at(_row(point, i), part))
             columns.append(torch.stack(values))
         return torch.cat(columns, dim=1)
@@ -352,20 +360,6 @@ class _CalledError(BaseException):
         self.inputs = inputs
 
 
-class _Remember:
-    """The forward method of a module that returns its last outputs again if it is called with the same arguments."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self._forward = module.forward
-        self._inputs: Any = None
-        self._outputs: Any = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not _are_same(self._inputs, (args, kwargs)):
-            self._inputs, self._outputs = (args, kwargs), self._forward(*args, **kwargs)
-        return self._outputs
-
-
 class _Replay:
     """A forward method that returns given outputs once."""
 
@@ -390,35 +384,12 @@ def _inputs(call: _Call, batch: Any) -> Any:
     def stop(*args: Any, **kwargs: Any) -> None:
         raise _CalledError((args, kwargs))
 
-    with _replaced_forward(call.module, stop):
+    with replaced_forward(call.module, stop):
         try:
             call(batch)
         except _CalledError as called:
             return called.inputs
     return None
-
-
-@contextmanager
-def _replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Call ``forward`` in place of the module's method in the ``with`` block."""
-    before = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if before is None:
-            del module.forward
-        else:
-            module.forward = before
-
-
-def _are_same(one: Any, other: Any) -> bool:
-    """Return whether two arguments (args, kwargs) have the same objects; True for None twice."""
-    if one is None or other is None:
-        return one is other
-    (args, kwargs), (more, options) = one, other
-    is_equal = len(args) == len(more) and kwargs.keys() == options.keys()
-    return is_equal and all(a is b for a, b in zip((*args, *kwargs.values()), (*more, *options.values()), strict=True))
 
 
 def _row(point: Weights | None, client: int) -> Weights | None:

@@ -41,7 +41,8 @@ class RowFunctions:
 
         def gradients() -> Iterator[Arrays]:
             for batches in _single_rows(data, rows):
-                loss = LocalLoss(float(mix[0]), np.tile(mix[1:], (len(batches), 1)), 0.0, 0.0)
+                constraint: Any = np.tile(mix[1:], (len(batches), 1))
+                loss = LocalLoss(float(mix[0]), constraint, 0.0, 0.0)
                 losses = LocalLosses.of(loss, np.arange(len(batches)), like)
                 stacked = self._joint.directions([batches], losses, 1, 0.0)
                 arrays = {name: part.double().cpu().numpy() for name, part in stacked.items()}
