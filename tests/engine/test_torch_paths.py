@@ -226,14 +226,20 @@ def test_memory_of_the_device_is_halved_until_it_suffices(x64, monkeypatch):
 
     def limited(self, batches):
         sizes.append(len(batches))
-        if len(batches) > 1:
+        if len(batches) > 2:
             raise torch.OutOfMemoryError("out of memory")
         return report(self, batches)
 
     monkeypatch.setattr(torch_oracles.JointFunctions, "report", limited)
     result = run((false_alarms, misses))
-    assert sizes[:4] == [4, 2, 1, 1]
+    assert sizes[:4] == [4, 2, 2, 2]
     assert_equal_runs(result, expected)
+
+
+def test_large_clients_are_computed_separately(x64, monkeypatch):
+    monkeypatch.setattr(torch_oracles, "SLICE_BYTES", 100)
+    result = run((false_alarms, misses), rounds=3)
+    assert result.auto_settings["clients"] == f"{SEPARATE}, because the memory for the gradient of a client is large"
 
 
 def test_compute_options_are_checked():

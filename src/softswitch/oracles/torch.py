@@ -20,7 +20,7 @@ from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
 PROBE_ROWS = 8  # number of rows of a client on which ways of computing are compared
-SLICE_BYTES = 2**29  # memory of the clients that are computed together on a processor
+SLICE_BYTES = 2**24  # memory of the clients that are computed together on a processor: more is slow beyond its caches
 DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its free memory
 COPIES = 4  # number of copies of the parameters that the local steps of a client need
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
@@ -100,7 +100,12 @@ class TorchOracle(HostOracle):
     @property
     def path(self) -> str:
         """Whether clients are computed together or one after another, and why."""
-        return f"computed one after another, because {self._reason}" if self._joint is None else str(self._joint)
+        reason = self._reason
+        if self._joint is not None:
+            if self._slice_size(UPDATE) > 1:
+                return str(self._joint)
+            reason = "the memory for the gradient of a client is large"
+        return f"computed one after another, because {reason}"
 
     @property
     def evaluation_row_count(self) -> int:
@@ -215,16 +220,14 @@ class TorchOracle(HostOracle):
     ) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield ``compute`` of slices of places, and None with the places that must be computed one after another."""
         while len(places):
-            if self._joint is None:
+            if self._joint is None or (size := self._slice_size(purpose)) == 1:
                 yield places, None
                 return
-            some = places[: self._slice_size(purpose)]
+            some = places[:size]
             try:
                 value = compute(self._joint, some)
             except torch.OutOfMemoryError:
-                if len(some) == 1:
-                    raise
-                self._client_batch_size = len(some) // 2
+                self._client_batch_size = max(1, len(some) // 2)
             except Exception as error:  # on these batches only, such as texts of different lengths
                 self._joint, self._reason = None, first_line(error)
             else:
