@@ -70,15 +70,14 @@ def certificate_noise(privacy: RecordPrivacy) -> CertificateNoise:
 def private_intervals(
     by_row: np.ndarray, reference: np.ndarray, multiplier: float, levels: ErrorLevels, ranges: Sequence[Range | None]
 ) -> list[Interval]:
-    """Return one client's intervals of f and then each g from noisy sums.
+    """Return one client's confidence intervals of f and then each g, from sums with Gaussian noise.
 
-    Values are scaled from their range to [0, 1] and clipped, so a row changes all sums together by at most the square
-    root of their number. The number of applicable rows is released without noise, and must not depend on the model. It
-    is counted at reference parameters; a row without a finite value at the model counts as the upper end of the range.
-    An objective without a range is omitted.
-
-    ``by_row`` has the values at the model (rows × functions), and ``reference`` those at parameters that do not depend
-    on the data. ``multiplier`` is the noise multiplier. The ranges of constraints must be known.
+    ``by_row`` has the values at the model, rows × functions with f first, and ``reference`` those at parameters that do
+    not depend on the rows. ``multiplier`` is the standard deviation of the noise divided by the sensitivity. Values are
+    scaled from their range to [0, 1] and clipped, so that a row changes the vector of m sums by at most √m. The number
+    of applicable rows is released without noise, and must not depend on the model. It is counted at the reference; a
+    row without a finite value at the model counts as the upper end of the range. An objective without a range is
+    omitted.
     """
     if any(bounds is None for bounds in ranges[1:]):
         raise ValueError("a private certificate needs the range of every constraint on a row; give constraint_range")

@@ -276,7 +276,7 @@ def _choose_task(
 
 
 def _choose_bound(table: pd.DataFrame, config: Config, console: SafeConsole, *, has_questions: bool) -> Config:
-    """Return the settings with a bound: proposed from estimates if the kind has some, and asked for if wanted."""
+    """Return the settings with a bound, proposed if its cost can be estimated; on a terminal the user confirms it."""
     task = config.task
     if task.kind in COSTS:
         from softswitch.tables.bounds import estimate_bounds, propose_bound

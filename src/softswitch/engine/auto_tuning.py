@@ -87,7 +87,7 @@ class Choice:
         return replace(requested, **chosen)
 
     def template(self, requested: Method) -> Method:
-        """Return the method of the first restart; it does not depend on the clients' reports."""
+        """Return ``requested`` with its automatic settings, as far as they do not depend on the clients' reports."""
         step = FallingStep(first=self.first_step, rounds=self.first_length)
         return self.method(requested, step, MOMENTUM, float(requested.tolerance))
 

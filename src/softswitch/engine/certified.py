@@ -229,9 +229,9 @@ class _Path:
         return _Model(params, description, self._train(params), self._validate(params), run)
 
     def _train_with_margins(self, first: _Model, margins: ClientMargins) -> list[_Model] | None:
-        """Train models with larger and larger margins, and return them from the largest to 0; None if stopped.
+        """Train models with increasing margins, and return them from the largest to 0; None if a run was stopped.
 
-        Those with a margin that are no better than a constant prediction are left out.
+        Models with a margin that are no better than a constant prediction are left out.
         """
         models, options, (train, validation, _) = [first], self.options, self.split
         method, rounds, chance = self.method, None, -math.inf  # second-order runs are short

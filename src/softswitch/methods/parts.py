@@ -64,7 +64,10 @@ class Part:
         return decide
 
     def redirect(self, state: Any, decision: Decision, direction: Params, update: Update) -> tuple[Params, Any]:
-        """Return the direction for the server optimizer, and the state of the part if the server takes its step."""
+        """Return the direction for the server optimizer, and the part's next state, which is kept if the step is taken.
+
+        ``direction`` is the weighted sum of ``update``, the second exchange of the round.
+        """
         return direction, state
 
     def may_average(self, state: Any) -> Any:

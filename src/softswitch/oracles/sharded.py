@@ -164,7 +164,7 @@ class ShardedOracle(GradientOracle):
         return RowDraws(clients, report, update, keys)
 
     def report_values(self, params: Params, draws: Any) -> tuple[Array, Array, Array | None]:
-        """Return f_i, g_i and the statistics of a pooled constraint (or None) of every participant."""
+        """Return each participant's f_i, g_i and, for a pooled constraint, its statistics, which are None otherwise."""
         return self._sum_devices(DeviceOracle.report_values, params, draws)
 
     def update(

@@ -86,7 +86,7 @@ def sum_clipped_gradients(losses: Losses, params: Params, batch: Batch, counted:
 
 
 def as_batch(row: Batch, params: Params) -> Batch:
-    """Return a batch of one row, given by its columns."""
+    """Return one row, without the axis of rows, as a batch of weight 1 in the dtype of the parameters."""
     return {**{key: column[None] for key, column in row.items()}, WEIGHT: jnp.ones(1, float_dtype(params))}
 
 

@@ -152,9 +152,10 @@ def _gap(score: Score, label: int | None) -> Rate:
 
 
 def _exact_gap(events: Array, weights: Array, protected: Bool[Array, " rows"]) -> Float[Array, ""]:
-    """Return |k/n − l/m| for k events among n protected rows and l among m others, or −∞ if a group has no rows.
+    """Return the absolute difference of the event rates of protected and other rows, or −∞ if a group has no rows.
 
-    If all rows weigh the same, it is |k·m − l·n|/(n·m), computed with integers and rounded down.
+    With equal weights the gap of k of n protected and l of m other rows is |k·m − l·n|/(n·m), computed with integers
+    and rounded down.
     """
     rows = scale_to_max(weights)
     groups = rows * protected, rows * ~protected

@@ -62,7 +62,7 @@ class Numeric:
         return (self.name, f"{self.name} is empty") if self.empty else (self.name,)
 
     def encode(self, values: pd.Series) -> np.ndarray:
-        """Return (x − mean)/scale and, if ``empty``, whether a cell is empty: rows × features."""
+        """Return the standardised column, and whether a cell is empty if ``empty``: rows × features."""
         parsed = parse_numbers(values) if is_text(values) else None
         numbers = pd.to_numeric(values if parsed is None else parsed, errors="coerce").astype(float)
         wrong = values[(numbers.isna() & values.notna()) | np.isinf(numbers)]

@@ -135,7 +135,10 @@ class NumpyNetwork:
             checks.check_integer("hidden", width, minimum=1)
 
     def first_weights(self, observed: int, outputs: int, spread: bool, generator: np.random.Generator) -> Weights:
-        """Return normal weights of variance 1/inputs, smaller in the last layer; ``spread`` adds log deviations."""
+        """Draw initial weights from normal distributions of variance 1/inputs of a layer, smaller in the last layer.
+
+        ``spread`` adds a log standard deviation for each output.
+        """
         last = outputs // 2 if spread else outputs
         weights: Weights = {}
         for i, (into, out) in enumerate(pairwise([observed, *self.hidden, last])):
