@@ -24,7 +24,7 @@ from softswitch.support.files import check_archive, write_atomically
 
 FOLDS = 4  # of the cross-validation
 BOOSTING_STEPS = (20, 100)  # smallest and largest number of steps of gradient boosting
-MAX_BOOSTING_CELLS = 10**9  # largest number of steps × rows × features × classes, if more than 20 steps are taken
+MAX_BOOSTING_CELLS = 250_000_000  # largest number of steps × trees × rows × features with more than 20 steps
 MIN_SCALE = 1e-3  # scale of outputs that do not increase with the probability of the positive class
 SCORE_FILE = "score.skops"  # in a run folder
 TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.", "sklearn._loss.", "_loss.")  # types that a score consists of
@@ -34,7 +34,7 @@ def make_estimators(score: Any, label_type: str, quantile: float = 0.5, *, cells
     """Return the scikit-learn estimators of a score, whose outputs are averaged.
 
     ``score`` is "auto" (a linear model and gradient boosting), one of the two, or an estimator. ``cells`` is the number
-    of rows × features × classes; boosting takes fewer and larger steps if it is large.
+    of rows × features × trees of a step; boosting takes fewer and larger steps if it is large.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LinearRegression, LogisticRegression

@@ -28,7 +28,7 @@ from softswitch.methods.base import Method
 from softswitch.methods.state import first_state
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator
-from softswitch.problem.choices import BINARY, NUMBER
+from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.problem.networks import Network
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
@@ -300,7 +300,7 @@ def fit_score(
 ) -> FittedScore:
     """Fit a score for a kind of constraint on the training rows; arguments as for ``train_score``."""
     rows, is_balanced = Rows.of(learning), label.type != NUMBER and KINDS[kind].path != "error"
-    cells = rows.x.size * max(1, len(label.classes) - 1)
+    cells = rows.x.size * (len(label.classes) if label.type == MULTICLASS else 1)
     estimators = make_estimators(score, label.type, 1 - bound if 0 < bound < 1 else 0.5, cells=cells)
     weights = row_weights(rows.y, rows.owner, balance=is_balanced)
     if label.type != NUMBER:
