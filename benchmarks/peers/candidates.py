@@ -43,6 +43,7 @@ CALL = Candidate("softswitch, the whole call", "softswitch", "with_softswitch.py
 CANDIDATES = (
     OURS,
     CALL,
+    Candidate("softswitch, PyTorch module", "softswitch", "with_softswitch_torch.py", in_torch=True, races=False),
     Candidate("softswitch, switching", "softswitch", "with_softswitch.py", word="switching", races=False),
     Candidate("FedJAX", "fedjax", "with_fedjax.py", "fedjax"),
     Candidate("pfl-research", "pfl", "with_pfl.py", "pfl", in_torch=True),
