@@ -81,7 +81,7 @@ def test_tutorial(tmp_path):
     assert len(predicted) == 20
     assert set(predicted["diagnosis_predicted"]) <= {"malignant", "benign"}
     malignant = [client["constraints"][0]["rows"] for client in first.certificate["clients"]]
-    assert (min(malignant), max(malignant)) == (10, 17), "as the page says"
+    assert (min(malignant), max(malignant)) == (11, 17), "as the page says"
 
 
 @pytest.mark.slow
@@ -94,7 +94,8 @@ def test_parity_on_adult(tmp_path):
     assert set(groups) == {"Female", "not Female"}
     for values in groups.values():
         assert 0.7 < values["accuracy"] < 1
-    assert sum(values["rows"] for values in groups.values()) == pytest.approx((48842 - 2809) / 4, abs=60)
+    share = sum(values["rows"] for values in groups.values()) / (48842 - 2809)
+    assert 0.25 < share < 0.3, "a quarter, and more of small clients"
     report = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "selection rate" in report
     assert "Constraint <= 0.05" in printed
