@@ -16,7 +16,7 @@ from softswitch.oracles.base import Evaluation
 from softswitch.oracles.derivatives import DerivativeOracle, mean_rounding
 from softswitch.oracles.evaluation import SLICE_BYTES
 from softswitch.oracles.torch import TorchOracle
-from softswitch.oracles.torch_functions import ModuleFunctions, parameters, preserve_module
+from softswitch.oracles.torch_functions import FunctionValues, ModuleFunctions, parameters, preserve_module
 from softswitch.oracles.torch_rows import TorchRows, map_batch, seeded
 from softswitch.problem.domains import Domain
 
@@ -51,7 +51,7 @@ class TorchDerivatives(DerivativeOracle):
         self.sizes = np.array([len(rows) for rows in self._clients])
         self.shape = (len(clients), self._oracle.constraints)
         self.rounding = mean_rounding(self.sizes, is_exact=True)
-        self._call = _Call(functions)
+        self._call = FunctionValues(functions.module, (functions.objective, functions.constraint))
         self._probe()
 
     def _probe(self) -> None:
@@ -131,23 +131,10 @@ class TorchDerivatives(DerivativeOracle):
         swapped = fixed | {name: part.reshape(self.start[name].shape) for name, part in parts}
         with preserve_module(module), _InDouble() as precision:
             module.eval()
-            named = {f"module.{name}": tensor for name, tensor in swapped.items()}
-            values = torch.func.functional_call(self._call, named, (map_batch(_to_double, batch),))
+            values = self._call.at(swapped, map_batch(_to_double, batch))
         if precision.is_lost:
             self.is_exact, self.rounding = False, mean_rounding(self.sizes, is_exact=False)
         return values.to(at)
-
-
-class _Call(torch.nn.Module):
-    """A module that computes both functions, so that ``functional_call`` can replace the parameters."""
-
-    def __init__(self, functions: ModuleFunctions) -> None:
-        super().__init__()
-        self.module, self._functions = functions.module, (functions.objective, functions.constraint)
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        values = [torch.as_tensor(function(self.module, batch)).reshape(-1) for function in self._functions]
-        return torch.cat([value.to(values[0]) for value in values])
 
 
 class _InDouble(TorchFunctionMode):

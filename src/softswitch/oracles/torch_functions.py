@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -73,6 +73,27 @@ def are_same(one: Any, other: Any) -> bool:
     (args, kwargs), (more, options) = one, other
     is_equal = len(args) == len(more) and kwargs.keys() == options.keys()
     return is_equal and all(a is b for a, b in zip((*args, *kwargs.values()), (*more, *options.values()), strict=True))
+
+
+class FunctionValues(torch.nn.Module):
+    """Several functions of a module as a module, so that ``functional_call`` can replace its parameters."""
+
+    def __init__(self, module: torch.nn.Module, chosen: Sequence[Function]) -> None:
+        super().__init__()
+        self.module, self._chosen = module, chosen
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Return the values of the functions on a batch, one after another."""
+        values = [torch.as_tensor(function(self.module, batch)).reshape(-1) for function in self._chosen]
+        return torch.cat([value.to(values[0]) for value in values])
+
+    def at(self, point: Weights | None, batch: Any) -> torch.Tensor:
+        """Return the values at parameters and buffers ``point``, by name; None: at those of the module."""
+        if point is None:
+            return self.forward(batch)
+        named = {f"module.{name}": weight for name, weight in point.items()}
+        values: torch.Tensor = torch.func.functional_call(self, named, (batch,))
+        return values
 
 
 class ModuleFunctions:

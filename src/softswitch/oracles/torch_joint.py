@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.torch_functions import (
     Function,
+    FunctionValues,
     ModuleFunctions,
     Optimizer,
     Remember,
@@ -85,26 +86,6 @@ class LocalLosses(NamedTuple):
         mix, penalty = mix[places], float(loss.penalty)
         a, b = (torch.from_numpy(values).to(like.device, like.dtype) for values in (objective, mix))
         return cls(a, b, penalty, float(loss.tolerance), bool(objective.any()), bool(mix.any() or penalty))
-
-
-class _Call(torch.nn.Module):
-    """Several functions of a module as a module, so that ``functional_call`` can replace its parameters."""
-
-    def __init__(self, module: torch.nn.Module, chosen: Sequence[Function]) -> None:
-        super().__init__()
-        self.module, self._chosen = module, chosen
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        values = [torch.as_tensor(function(self.module, batch)).reshape(-1) for function in self._chosen]
-        return torch.cat([value.to(values[0]) for value in values])
-
-    def at(self, point: Weights | None, batch: Any) -> torch.Tensor:
-        """Return the values at the parameters ``point``, by name; None: at those of the module."""
-        if point is None:
-            return self.forward(batch)
-        named = {f"module.{name}": weight for name, weight in point.items()}
-        values: torch.Tensor = functional_call(self, named, (batch,))
-        return values
 
 
 class JointFunctions:
@@ -217,13 +198,13 @@ class JointFunctions:
             return self._map(tuple(chosen), point is not None)(batches.stacked, point)
         if self.split_error is None:
             return self._split(batches.parts, chosen, point)
-        call = _Call(self._functions.module, chosen)
+        call = FunctionValues(self._functions.module, chosen)
         return torch.stack([call.at(_row(point, i), part) for i, part in enumerate(batches.parts)])
 
     def _map(self, chosen: tuple[Function, ...], has_point: bool) -> Callable[..., torch.Tensor]:
         """Return functions mapped over clients, as ``(stacked batches, point) -> values``; compiled if requested."""
         if (key := (chosen, has_point)) not in self._mapped:
-            call = _Call(self._functions.module, chosen)
+            call = FunctionValues(self._functions.module, chosen)
 
             def values(batch: Any, point: Weights | None) -> torch.Tensor:
                 if self._compiles:  # the compiler merges equal calls of the module
@@ -256,7 +237,7 @@ class JointFunctions:
         inputs: list[Any] = []
         outputs: list[Any] = []
         for function in chosen:
-            call = _Call(self._functions.module, [function])
+            call = FunctionValues(self._functions.module, [function])
             needed = [_inputs(call, part) for part in parts]
             if not columns or not all(map(are_same, inputs, needed)):
                 inputs, outputs = needed, self._outputs(needed, point)
@@ -313,7 +294,7 @@ class JointFunctions:
 
         functions.module.eval()
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            _Call(functions.module, (functions.objective,)).at(None, batch)
+            FunctionValues(functions.module, (functions.objective,)).at(None, batch)
         rows = [len(leaf) for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim]
         return total / max(rows, default=1)
 
@@ -378,7 +359,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _inputs(call: _Call, batch: Any) -> Any:
+def _inputs(call: FunctionValues, batch: Any) -> Any:
     """Return the arguments with which a function calls the module, as (args, kwargs); None if it does not."""
 
     def stop(*args: Any, **kwargs: Any) -> None:
