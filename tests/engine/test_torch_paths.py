@@ -254,6 +254,25 @@ def test_compute_options_are_checked():
             )
 
 
+def test_sweeps_compute_as_runs_do(x64, monkeypatch):
+    used = []
+    create = torch_oracles.TorchOracle.__init__
+
+    def note(self, *args, **options):
+        create(self, *args, **options)
+        used.append(self.path)
+
+    monkeypatch.setattr(torch_oracles.TorchOracle, "__init__", note)
+    problem, methods = ss.Problem(false_alarms, misses, make_module()), [ss.HardSGM(step_size=0.1, tolerance=0.5)]
+    for together in (None, 1):
+        compute = ss.Compute(client_batch_size=together)
+        ss.sweep(problem, ss.TorchData(make_clients()), methods, rounds=2, compute=compute)
+    assert used == [TOGETHER, f"{SEPARATE}, because client_batch_size is 1"]  # in the order of the sweeps
+    with pytest.raises(ValueError, match="compute must have the compiled engine on one device"):
+        ss.sweep(problem, ss.TorchData(make_clients()), methods, rounds=2, compute=ss.Compute(devices=1))
+    ss.sweep(problem, ss.TorchData(make_clients()), methods, rounds=2, compute=ss.Compute(dtype="bfloat16"))
+
+
 def test_bfloat16_rounds_values_only():
     clients, functions = in_float32(), (false_alarms, misses)
     exact = run(functions, module=make_module().float(), clients=clients)

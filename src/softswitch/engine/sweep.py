@@ -136,7 +136,8 @@ def sweep(
             an accelerator, False on a CPU, where it is faster.
     """
     labelled, numbers = _label_methods(methods), _check_seeds(seeds)
-    if changed_options(compute, "client_batch_size"):
+    of_modules = ("compile", "dtype") if isinstance(problem, Problem) and problem.is_torch else ()
+    if changed_options(compute, "client_batch_size", *of_modules):
         raise ValueError(f"compute must have the compiled engine on one device in a sweep, but is {compute}")
     given = (problem, clients, logging.held_out)
     data_sets: list[DataSet] = [(*given, numbers)]
@@ -222,7 +223,9 @@ def _prepare(data: DataSet, methods: tuple[Method, ...], options: RunOptions) ->
         options = replace(options.with_sampling(methods[0]), logging=replace(options.logging, held_out=held_out))
         if not problem.is_torch:
             return prepare_run(problem, clients, methods, options)
-        problem = import_module(TORCH_ENGINE).torch_federation(problem, clients, options.sampling, held_out)
+        problem = import_module(TORCH_ENGINE).torch_federation(
+            problem, clients, options.sampling, held_out, options.compute
+        )
     return prepare_federation(problem, methods, options)
 
 

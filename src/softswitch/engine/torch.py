@@ -33,9 +33,7 @@ def solve_torch(problem: Problem, clients: TorchData, method: Method, options: R
     """
     checks.check_instance("clients", clients, TorchData)
     sampling, logging, privacy = options.sampling or Sampling(), options.logging, options.privacy
-    refused = changed_options(options.compute, "client_batch_size", "compile", "dtype")
-    refused += changed_options(options.output, "iterate", "average_last")
-    if refused:
+    if refused := changed_options(options.output, "iterate", "average_last"):
         raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     if privacy is not None:
         raise ValueError(f"privacy must be None for PyTorch modules, but is {privacy!r}; use PrivateClient over Flower")
@@ -74,6 +72,8 @@ def torch_federation(
         compute: Clients that are computed in parallel, compilation and dtype; other options are ignored.
     """
     sampling = sampling or Sampling()
+    if refused := changed_options(compute, "client_batch_size", "compile", "dtype"):
+        raise ValueError(f"{refused[0]} must keep its default for PyTorch modules: only JAX clients have it")
     functions, named = functions_and_rows(problem, clients)
     rows = list(named.values())
     participants = sampling.participants(len(rows))
