@@ -178,6 +178,22 @@ def test_dropout_draws_by_the_seed():
     assert not np.allclose(weights[0], weights[2])
 
 
+@pytest.mark.parametrize("together", [None, 1])
+def test_two_calls_in_one_function_draw_twice(together):
+    """The difference of two passes through dropout has a gradient only if each draws a mask of its own."""
+
+    def disagreement(module, batch):
+        return ((module(batch[0]) - module(batch[0])) ** 2).mean() + 1
+
+    options = {"clients": in_float32(), "together": together, "rounds": 3}
+    module = make_module(torch.nn.Dropout(0.5)).float()
+    before = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
+    result = run((false_alarms, disagreement), module=module, **options)
+    assert result.auto_settings["clients"].startswith(TOGETHER if together is None else SEPARATE)
+    assert not result.history.feasible.any()
+    assert not np.array_equal(result.last["3.weight"], before["3.weight"])
+
+
 def in_float32():
     return {name: TensorDataset(*(t.float() for t in rows.tensors)) for name, rows in make_clients().items()}
 

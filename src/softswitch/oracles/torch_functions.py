@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -52,17 +52,26 @@ def replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> It
 
 
 class Remember:
-    """The forward method of a module that returns its last outputs again if it is called with the same arguments."""
+    """The forward method of a module that returns its last outputs again in the next function, for the same arguments.
+
+    A function that calls the module twice gets two outputs, which differ if layers draw random numbers.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._forward = module.forward
         self._inputs: Any = None
         self._outputs: Any = None
+        self._is_used = False
+
+    def start_function(self) -> None:
+        """Allow that the last outputs are returned once more."""
+        self._is_used = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs at these arguments."""
-        if not are_same(self._inputs, (args, kwargs)):
+        if self._is_used or not are_same(self._inputs, (args, kwargs)):
             self._inputs, self._outputs = (args, kwargs), self._forward(*args, **kwargs)
+        self._is_used = True
         return self._outputs
 
 
@@ -78,13 +87,17 @@ def are_same(one: Any, other: Any) -> bool:
 class FunctionValues(torch.nn.Module):
     """Several functions of a module as a module, so that ``functional_call`` can replace its parameters."""
 
-    def __init__(self, module: torch.nn.Module, chosen: Sequence[Function]) -> None:
+    def __init__(self, module: torch.nn.Module, chosen: Sequence[Function], *, shares_outputs: bool = False) -> None:
         super().__init__()
-        self.module, self._chosen = module, chosen
+        self.module, self._chosen, self._shares_outputs = module, chosen, shares_outputs
 
     def forward(self, batch: Any) -> torch.Tensor:
         """Return the values of the functions on a batch, one after another."""
-        values = [torch.as_tensor(function(self.module, batch)).reshape(-1) for function in self._chosen]
+        remember, values = Remember(self.module), []
+        with replaced_forward(self.module, remember) if self._shares_outputs else nullcontext():
+            for function in self._chosen:
+                remember.start_function()
+                values.append(torch.as_tensor(function(self.module, batch)).reshape(-1))
         return torch.cat([value.to(values[0]) for value in values])
 
     def at(self, point: Weights | None, batch: Any) -> torch.Tensor:
@@ -149,8 +162,11 @@ class ModuleFunctions:
 
     def report(self, batch: Any) -> torch.Tensor:
         """Return f followed by all g on a batch as float64, without gradients, on the device of the values."""
-        with torch.no_grad(), replaced_forward(self.module, Remember(self.module)):
-            values = self.objective(self.module, batch), self.constraint(self.module, batch)
+        remember, values = Remember(self.module), []
+        with torch.no_grad(), replaced_forward(self.module, remember):
+            for function in (self.objective, self.constraint):
+                remember.start_function()
+                values.append(function(self.module, batch))
         objective, constraint = (torch.atleast_1d(torch.as_tensor(value).detach()) for value in values)
         if objective.shape != (1,):
             raise ValueError(f"objective must return a scalar, but returns a tensor of shape {tuple(objective.shape)}")

@@ -24,7 +24,6 @@ from softswitch.oracles.torch_functions import (
     FunctionValues,
     ModuleFunctions,
     Optimizer,
-    Remember,
     Weights,
     are_same,
     preserve_module,
@@ -204,13 +203,11 @@ class JointFunctions:
     def _map(self, chosen: tuple[Function, ...], has_point: bool) -> Callable[..., torch.Tensor]:
         """Return functions mapped over clients, as ``(stacked batches, point) -> values``; compiled if requested."""
         if (key := (chosen, has_point)) not in self._mapped:
-            call = FunctionValues(self._functions.module, chosen)
+            # The compiler merges equal calls of the module by itself.
+            call = FunctionValues(self._functions.module, chosen, shares_outputs=not self._compiles)
 
             def values(batch: Any, point: Weights | None) -> torch.Tensor:
-                if self._compiles:  # the compiler merges equal calls of the module
-                    return call.at(point, batch)
-                with replaced_forward(call.module, Remember(call.module)):
-                    return call.at(point, batch)
+                return call.at(point, batch)
 
             mapped = vmap(values, in_dims=(0, 0 if has_point else None), randomness="different")
             if not self._compiles:
