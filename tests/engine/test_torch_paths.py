@@ -185,7 +185,7 @@ def test_two_calls_in_one_function_draw_twice(together):
     def disagreement(module, batch):
         return ((module(batch[0]) - module(batch[0])) ** 2).mean() + 1
 
-    options = {"clients": in_float32(), "together": together, "rounds": 3}
+    options = {"clients": in_float32(), "together": together, "rounds": 3, "sampling": ss.Sampling(batch_size=8)}
     module = make_module(torch.nn.Dropout(0.5)).float()
     before = {name: weight.detach().numpy().copy() for name, weight in module.named_parameters()}
     result = run((false_alarms, disagreement), module=module, **options)
