@@ -92,6 +92,8 @@ class TorchOracle(HostOracle):
             few = [np.arange(count), np.arange(max(1, count - 1))]
             probe = [self._clients[i % len(self._clients)].take(rows) for i, rows in enumerate(few)]
             joint = JointFunctions(functions, probe, compiles=self._compiles)
+            if self._batches.update is None and len(set(map(len, self._clients))) > 1:
+                joint.vmap_error = "the batches have different numbers of rows"
             if joint.is_possible:
                 return joint, None
             reason = joint.split_error
