@@ -7,7 +7,12 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import softswitch as ss
+from softswitch.engine.torch import torch_federation
+from softswitch.methods.messages import Decision, LocalLoss
 from softswitch.oracles import torch as torch_oracles
+from softswitch.oracles.base import HostDraws
+from softswitch.oracles.torch_functions import parameters
+from softswitch.oracles.torch_rows import seeded
 
 torch.set_num_threads(1)  # small problems run faster on one thread
 TOGETHER = "computed together by vmap"
@@ -258,6 +263,31 @@ def test_large_clients_are_computed_separately(x64, monkeypatch):
     monkeypatch.setattr(torch_oracles, "SLICE_BYTES", 100)
     result = run((false_alarms, misses), rounds=3)
     assert result.auto_settings["clients"] == f"{SEPARATE}, because the memory for the gradient of a client is large"
+
+
+def test_slices_draw_masks_of_their_own():
+    """Clients with equal rows and equal places in two slices have different directions because of dropout."""
+    data = TensorDataset(torch.ones(8, 4), torch.tensor([0.0, 1.0] * 4))
+    clients = ss.TorchData(dict.fromkeys(range(4), data))
+    problem = ss.Problem(false_alarms, misses, make_module(torch.nn.Dropout(0.5)).float())
+    oracle = torch_federation(problem, clients, ss.Sampling(), None, ss.Compute(client_batch_size=2)).oracle
+    seeds = []
+
+    def note(seed, *args):
+        seeds.append(seed)
+        return seeded(seed, *args)
+
+    draws, params = HostDraws(np.arange(4), 0), parameters(problem.start)
+    loss = LocalLoss(1.0, np.zeros((4, 1)), 0.0, 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_oracles, "seeded", note)
+        oracle.direction(params, draws, None, Decision(0.0, True, np.full(4, 0.25), loss), True, 0.1)
+    assert len(seeds) == len(set(seeds)) == 2
+
+
+def test_clients_without_held_out_rows(x64):
+    result = run((false_alarms, misses), rounds=3, logging=ss.Logging(held_out={}, eval_every=1))
+    assert np.isneginf(result.history.held_out.objective).all()
 
 
 def test_compute_options_are_checked():

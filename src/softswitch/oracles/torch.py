@@ -21,7 +21,7 @@ from softswitch.support.tracing import function_digest, strip_addresses
 REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
 PROBE_ROWS = 8  # number of rows of a client on which ways of computing are compared
 SLICE_BYTES = 2**24  # memory of the clients that are computed together on a processor: more is slow beyond its caches
-DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its free memory
+DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its memory
 COPIES = 4  # number of copies of the parameters that the local steps of a client need
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 Arrays = Mapping[str, Any]
@@ -72,9 +72,13 @@ class TorchOracle(HostOracle):
         # Batch-norm statistics belong to the current iterate: a report at an earlier one would use others.
         self.can_repeat_reports = not self._statistics
         self.reports_full_data = self.participants == len(clients) and batches.report is None and not self._statistics
+        self._sizes = np.array([len(rows) for rows in clients])
         self._store = TensorStore.of(clients, self._like.device)
         self._client_batch_size, self._dtype_of_autocast, self._compiles = client_batch_size, dtype, compiles
         self._joint, self._reason = self._choose_path()
+        self._slice_bytes = SLICE_BYTES
+        if self._like.device.type == "cuda":  # of all its memory: free memory would change slices from run to run
+            self._slice_bytes = int(DEVICE_SHARE * torch.cuda.get_device_properties(self._like.device).total_memory)
 
     def _choose_path(self) -> tuple[JointFunctions | None, str | None]:
         """Return the functions of several clients together, or None and the reason to compute one after another."""
@@ -84,7 +88,7 @@ class TorchOracle(HostOracle):
         elif self._client_batch_size == 1:
             reason = "client_batch_size is 1"
         elif functions.optimizer is not None:
-            created = type(functions.optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+            created = type(functions.optimizer(list(functions.trained.values()), lr=0.1))
             if created not in ELEMENTWISE:
                 reason = f"steps of {created.__name__} may depend on all numbers of a client together"
         if reason is None:
@@ -92,7 +96,7 @@ class TorchOracle(HostOracle):
             few = [np.arange(count), np.arange(max(1, count - 1))]
             probe = [self._clients[i % len(self._clients)].take(rows) for i, rows in enumerate(few)]
             joint = JointFunctions(functions, probe, compiles=self._compiles)
-            if self._batches.update is None and len(set(map(len, self._clients))) > 1:
+            if self._batches.update is None and len(set(self._sizes.tolist())) > 1:
                 joint.vmap_error = "the batches have different numbers of rows"
             if joint.is_possible:
                 return joint, None
@@ -171,7 +175,7 @@ class TorchOracle(HostOracle):
 
         def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
             losses = LocalLosses.of(decision.local_loss, some, self._like)
-            with seeded((draws.seed, LAYERS)), self._autocast():
+            with seeded((draws.seed, int(some[0]), LAYERS)), self._autocast():
                 return joint.weighted_gradient(next(drawn(some)), losses, self._tensor(weights[some]))
 
         for some, part in self._compute_jointly(places, UPDATE, compute):
@@ -252,8 +256,7 @@ class TorchOracle(HostOracle):
 
     def count_rows(self, draws: HostDraws) -> Any:
         """Return the number of the participants' rows if a batch has all of them, else None."""
-        counts = [len(self._clients[client]) for client in draws.clients]
-        return np.asarray(sum(counts)) if None in self._batches else None
+        return self._sizes[draws.clients].sum() if None in self._batches else None
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
         """Return the rows of a round for values, m·B_ζ, and for gradients, m·E·B_g; all rows are ``row_count``."""
@@ -291,12 +294,10 @@ class TorchOracle(HostOracle):
         """Return the number of clients that are computed together; for an evaluation ``purpose`` is None."""
         if self._client_batch_size is not None or self._joint is None:
             return self._client_batch_size or 1
-        limit, size = SLICE_BYTES, None if purpose is None else self._batches[purpose]
-        if self._like.device.type == "cuda":
-            limit = int(DEVICE_SHARE * torch.cuda.mem_get_info(self._like.device)[0])
-        rows = max(map(len, self._clients)) if size is None else size
+        size = None if purpose is None else self._batches[purpose]
+        rows = int(self._sizes.max()) if size is None else size
         needed = rows * self._joint.row_bytes + (self._copies if purpose == UPDATE else 0)
-        return max(1, int(limit / (1 + needed)))
+        return max(1, int(self._slice_bytes / (1 + needed)))
 
     @property
     def _copies(self) -> int:
@@ -308,7 +309,7 @@ class TorchOracle(HostOracle):
         """Description of the memory that a client's gradient needs; None if clients are computed one after another."""
         if self._joint is None:
             return None
-        rows = self._batches.update or max(map(len, self._clients))
+        rows = self._batches.update or int(self._sizes.max())
         parameters = self._copies if self.local_steps > 1 else 0
         sizes = [f"{size / 2**20:,.1f} MiB" for size in (rows * self._joint.row_bytes, parameters)]
         return f"{sizes[0]} for {rows:,} rows, {sizes[1]} for copies of its parameters"
@@ -316,7 +317,7 @@ class TorchOracle(HostOracle):
     def _draw(self, draws: HostDraws, purpose: int, steps: int) -> Drawn:
         """Return the participants' batches for ``steps`` steps, as a function of their places."""
         size, clients = self._batches[purpose], draws.clients
-        sizes = np.array([len(self._clients[client]) for client in clients])
+        sizes = self._sizes[clients]
         uses_all = size is None or (self._replace is None and bool((size >= sizes).all()))
         is_uniform = uses_all or self._replace is not None or bool((size < sizes).all())
         store = self._store
@@ -364,7 +365,7 @@ class TorchOracle(HostOracle):
     def _values(self, params: Arrays, clients: Sequence[TorchRows | None]) -> tuple[np.ndarray, np.ndarray]:
         """Return f_i and g_i with the batch-norm statistics of ``params``; restore those of the round afterwards."""
         before, values = self._statistics.read(), np.full((len(clients), 1 + self.constraints), -np.inf)
-        known = np.array([i for i, rows in enumerate(clients) if rows is not None])
+        known = np.array([i for i, rows in enumerate(clients) if rows is not None], int)
         store = self._store if clients is self._clients else None
 
         def all_rows(places: Any) -> ClientBatches:
@@ -374,7 +375,8 @@ class TorchOracle(HostOracle):
 
         try:
             self.load_buffers(params, None)
-            values[known] = self._report(params, len(known), all_rows, None)
+            if len(known):
+                values[known] = self._report(params, len(known), all_rows, None)
         finally:
             self._statistics.write(before)
         if self.client_optimum is not None:
