@@ -1,7 +1,8 @@
-"""What privacy costs: the worst client's objective and constraint at several ε against none, on true rows.
+"""An audit of the stated ε, and what privacy costs: the worst client's objective and constraint at several ε.
 
-``python -m benchmarks.privacy [--seeds 10] [--quick] [--only opportunity] [--clip-value 3] [--figure FILE]``; needs
-``dp-accounting``.
+``python -m benchmarks.privacy [--releases 4000]`` prints the audit.
+``python -m benchmarks.privacy --costs [--seeds 10] [--quick] [--only opportunity] [--clip-value 3] [--figure FILE]``
+prints the costs. Needs ``pip install 'softswitch[privacy]'``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rich.table import Table
 
 import softswitch as ss
 from benchmarks import flat
+from benchmarks.privacy_audit import DELTA, audit
 from softswitch_experiments.plotting import BLUE, VERMILLION, make_narrow_panels, plot_tolerance
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
@@ -110,14 +112,19 @@ def outcome(task: PrivateTask, budget: float | None, seed: int, clip_value: floa
 
 
 def main() -> None:
-    """Print the table, and draw the figure where it is asked for."""
+    """Print the audit or the costs, and draw the figure where it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--releases", type=int, default=4000, help="of each kind in the audit")
+    parser.add_argument("--costs", action="store_true", help="print the costs of privacy instead of the audit")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="two tasks, two seeds")
     parser.add_argument("--only", default="", help="tasks whose name has this")
     parser.add_argument("--clip-value", type=float, help="instead of the tasks' own")
     parser.add_argument("--figure")
     asked = parser.parse_args()
+    if not asked.costs:
+        _print_audit(asked.releases)
+        return
     tasks = [task for task in TASKS if (task.in_quick or not asked.quick) and asked.only in task.name]
     seeds = 2 if asked.quick else asked.seeds
     table = Table("task", "ε", "F", "G (bound)", "G at most", "within the bound", title=f"{seeds} seeds, δ = 1e-5")
@@ -140,6 +147,16 @@ def main() -> None:
     console.print(table)
     if asked.figure:
         _draw(asked.figure, tasks, found)
+
+
+def _print_audit(releases: int) -> None:
+    """Print lower bounds on ε from attacks, for all rows and for a Poisson sample of them."""
+    table = Table("rows", "release", "stated ε", "by value", "by low bits", title=f"lower bounds on ε, δ = {DELTA}")
+    for rate in (1.0, 0.3):
+        for row in audit(releases, rate=rate):
+            numbers = (f"{number:.2f}" for number in row[1:])
+            table.add_row("all" if rate == 1 else f"a share of {rate:g}", row.kind, *numbers)
+    Console(width=100).print(table)
 
 
 def _draw(file: str, tasks: list[PrivateTask], found: dict[tuple[str, float | None], list[Outcome]]) -> None:

@@ -4,23 +4,24 @@ import itertools
 import json
 import math
 from collections import Counter
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch.utils.data import TensorDataset
 
 import softswitch as ss
 import softswitch.flower as fl
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
-from softswitch.flower import private_client
 from softswitch.flower.remote import PrivacyReport, PrivacyReports
 from softswitch.methods.messages import LocalLoss
+from softswitch.privacy import noise as private_noise
 from softswitch.privacy.accounting import compute_epsilon
-from softswitch.privacy.numpy_rows import clip_values
+from softswitch.privacy.noise import RESOLUTION
 from softswitch.privacy.settings import Releases
 from softswitch.results.history import ClientOutcome
 from softswitch.trackers import PrometheusTracker
@@ -114,7 +115,8 @@ def test_row_values_are_equal_in_all_libraries(make):
     slopes *= np.where(columns["y"][indices] == 1, 2.0, 0.5)[:, None]
     slopes *= np.minimum(1, 0.4 / np.linalg.norm(slopes, axis=1))[:, None]
     gradient = client.clipped_gradient({name: w}, indices, np.array([0.5, 2.0]), 0.4)
-    np.testing.assert_allclose(gradient[name], slopes.sum(axis=0), rtol=1e-4)
+    assert gradient[name].dtype == np.int64
+    np.testing.assert_allclose(gradient[name] * 0.4 / RESOLUTION, slopes.sum(axis=0), rtol=1e-4)
     assert client.row_values({name: w}, indices[:0]).shape == (0, 2)
     np.testing.assert_array_equal(client.clipped_gradient({name: w}, indices[:0], np.ones(2), 1.0)[name], np.zeros(3))
 
@@ -137,13 +139,6 @@ def test_private_client_without_noise_and_clipping(make, tmp_path):
             assert actual[name].dtype == np.float32
 
 
-def test_sums_match_compiled_engine():
-    values = np.array([[1.0, -np.inf], [-np.inf, 3.0], [3.0, 4.0], [np.nan, 1e308], [np.inf, 0.0]])
-    clipped = np.array([[1.0, 0], [0, 2], [2 * 0.6, 2 * 0.8], [0, 2], [2, 0]])
-    np.testing.assert_allclose(clip_values(values, 2.0), clipped, rtol=1e-12)
-    assert clip_values(np.zeros((0, 2)), 2.0).shape == (0, 2)
-
-
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
 def test_row_counts_for_applicable_functions_only():
     """In NumPy a mean over no rows and its gradient are NaN, but the row still counts for its own class."""
@@ -158,7 +153,7 @@ def test_row_counts_for_applicable_functions_only():
     for mix in (np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.5, 2.0])):
         gradient = client.clipped_gradient(START, np.arange(60), mix, 100.0)["w"]
         expected = (mix[1:][columns["y"].astype(int)][:, None] * columns["x"]).sum(axis=0)
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+        np.testing.assert_allclose(gradient * 100 / RESOLUTION, expected, rtol=1e-5)
 
 
 class Wiretap(fl.InProcessGrid):
@@ -190,7 +185,7 @@ def find_numbers(content):
 def test_every_sent_number_is_accounted(tmp_path, monkeypatch):
     """Clients send noisy sums that were accounted before, declared sizes and the spent budget only."""
     noisy_values = set()
-    normals = private_client.secret_normals
+    draw = private_noise.discrete_gaussian
 
     def recorded(function):
         def wrapper(self, *arguments, **options):
@@ -202,7 +197,7 @@ def test_every_sent_number_is_accounted(tmp_path, monkeypatch):
         return wrapper
 
     noises = []
-    monkeypatch.setattr(private_client, "secret_normals", lambda *shape: noises.append(shape) or normals(*shape))
+    monkeypatch.setattr(private_noise, "discrete_gaussian", lambda *given: noises.append(given) or draw(*given))
     for name in ("report", "update", "evaluate"):
         monkeypatch.setattr(fl.PrivateClient, name, recorded(getattr(fl.PrivateClient, name)))
     privacy = ss.RecordPrivacy(epsilon=5, delta=1e-3)
@@ -488,6 +483,35 @@ def test_crafted_model_cannot_count_rows(tmp_path):
         ]
 
 
+def ask_for_certificate(held_out, params, low, high, folder):
+    """Return the records of the reply of a private client to a server that chooses the ranges."""
+    client = numpy_client(0, held_out=held_out)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(epsilon=0.1), budget_file=folder / "spent.json", rounds=5)
+    grid = fl.InProcessGrid(fl.client_app(lambda context: private), 1)
+    levels = {"joint": 0.05, "marginal": 0.05, "tolerance": 0.1}
+    settings = ConfigRecord({**levels, "low": [low] * 2, "high": [high] * 2, "two_values": [0.0, 0.0]})
+    content = RecordDict({wire.PARAMS: wire.to_record(params), wire.SETTINGS: settings})
+    (reply,) = grid.send_and_receive([Message(content, 100, wire.CERTIFY, group_id="0")])
+    return "error" if reply.has_error() else sorted(reply.content)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.7e308, 1.7e308), (-1e308, 0.7e308), (0.0, 20.0)])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_ranges_of_the_server_do_not_reveal_a_row(low, high, tmp_path):
+    """A range of infinite length made NaN of one row, and an error. Replies have the same form for all rows."""
+    params, replies = {"w": np.array([0, 0, -3.4e38 / 4.25], np.float32)}, []
+    for has_target in (True, False):
+        held_out = make_rows(7, 60)
+        held_out["x"] = held_out["x"].clip(-4, 4)
+        held_out["x"][7], held_out["y"][7] = 0, 1
+        held_out["x"][7, 2] = 4.5 if has_target else 0.0  # overflows in float32
+        folder = tmp_path / str(has_target)
+        folder.mkdir()
+        replies.append(ask_for_certificate(held_out, params, low, high, folder))
+    assert replies[0] == replies[1] != "error"
+    assert (wire.REFUSAL in replies[0]) == (high > 1e308)
+
+
 def test_layers_that_mix_rows_are_rejected(tmp_path):
     module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), Linear())
     data = TensorDataset(torch.from_numpy(make_rows(0)["x"]), torch.from_numpy(make_rows(0)["y"]))
@@ -534,13 +558,19 @@ def test_non_mean_functions_are_rejected(tmp_path):
         fl.PrivateClient(object(), ss.RecordPrivacy(noise=1.0), budget_file=tmp_path / "spent.json", rounds=1)
 
 
+def make_constant(deviations, count, scale):
+    """Return noise of this many standard deviations in every entry."""
+    return np.full(count, round(deviations * scale))
+
+
 def test_noise_is_proportional_to_clip(monkeypatch, tmp_path):
     def noise(clip):
         values = []
-        for normals in (np.ones, np.zeros):
-            monkeypatch.setattr(private_client, "secret_normals", lambda *shape, normals=normals: normals(shape))
+        for deviations in (1, 0):
+            constant = partial(make_constant, deviations)
+            monkeypatch.setattr(private_noise, "discrete_gaussian", constant)
             privacy = ss.RecordPrivacy(noise=5.0, clip_value=clip, clip_gradient=clip)
-            file = tmp_path / f"{clip} {normals.__name__}.json"
+            file = tmp_path / f"{clip} {deviations}.json"
             private = fl.PrivateClient(numpy_client(0), privacy, budget_file=file, rounds=5)
             report = private.report(START, TASK)
             direction = private.update(START, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))

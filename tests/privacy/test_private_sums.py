@@ -5,15 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import softswitch as ss
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.jax_rows import (
-    draw_poisson_sample,
-    poisson_capacity,
     sum_clipped_gradients,
     sum_clipped_values,
 )
+from softswitch.privacy.noise import RESOLUTION, secret_draw, sensitivity
 from softswitch.privacy.numpy_rows import mix_row_losses
 from softswitch_experiments.tasks.neyman_pearson import constraint, objective
 
@@ -42,30 +40,37 @@ def expected_sums(w, x, y, is_counted):
     return values, slopes
 
 
+def sum_exactly(function, *arguments):
+    with jax.enable_x64(True):
+        return np.asarray(function(LOSSES, *jax.tree.map(jnp.asarray, arguments)))
+
+
 def test_sums_match_reference_loop():
     x, y, counted = make_rows()
     w = np.array([2.0, -1.0, 0.5])
     batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
-    values = sum_clipped_values(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), CLIP)
-    slopes = sum_clipped_gradients(LOSSES, jnp.asarray(w), batch, jnp.asarray(counted), jnp.array([1.0, 2.0]), SLOPE)
+    values = sum_exactly(sum_clipped_values, w, batch, counted, CLIP) * CLIP / RESOLUTION
+    slopes = sum_exactly(sum_clipped_gradients, w, batch, counted, np.array([1.0, 2.0]), SLOPE) * SLOPE / RESOLUTION
     for actual, expected in zip((values, slopes), expected_sums(w, x, y, counted), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("row", [1e30, -1e30, 3e38, 0.0, 1e3])
-def test_row_changes_sum_by_at_most_clip_bound(row):
+def test_row_changes_sum_by_at_most_sensitivity(row):
     x, y, _ = make_rows()
     x[0] = row
-    w = jnp.array([2.0, -1.0, 0.5])
+    w = np.array([2.0, -1.0, 0.5])
     for label in (0, 1):
         y[0] = label
         batch = {"x": jnp.asarray(x), "y": jnp.asarray(y), "weight": jnp.zeros(len(x))}
-        masks = [jnp.ones(len(x), bool).at[0].set(is_present) for is_present in (True, False)]
-        with_row, without_row = (sum_clipped_values(LOSSES, w, batch, counted, CLIP) for counted in masks)
-        assert np.linalg.norm(with_row - without_row) <= CLIP * (1 + 1e-5)
-        mix = jnp.array([1.0, 2.0])
-        with_row, without_row = (sum_clipped_gradients(LOSSES, w, batch, counted, mix, SLOPE) for counted in masks)
-        assert np.linalg.norm(with_row - without_row) <= SLOPE * (1 + 1e-5)
+        masks = [np.arange(len(x)) >= first for first in (0, 1)]
+        changes = [
+            np.subtract(*(sum_exactly(sum_clipped_values, w, batch, mask, CLIP) for mask in masks)),
+            np.subtract(*(sum_exactly(sum_clipped_gradients, w, batch, mask, np.ones(2), SLOPE) for mask in masks)),
+        ]
+        for change in changes:
+            assert change.dtype == np.int64
+            assert np.linalg.norm(change) <= sensitivity(len(change))
 
 
 def test_mixture_of_functions_is_local_loss():
@@ -79,32 +84,15 @@ def test_mixture_of_functions_is_local_loss():
     assert mix_row_losses(loss._replace(objective=0.0), jnp.array([0.0, 0.5]), jnp.array([10.0, 0.0, 0.0]))[1] == 0
 
 
-def make_store(sizes=(50, 20)):
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    return ss.ClientData.from_arrays({"a": np.arange(len(owner))}, client=owner).rows
-
-
 def test_rows_are_sampled_independently():
-    """Rows and pairs of rows are sampled at the expected rates, without rows of other clients."""
-    data, rate, times = make_store(), 0.3, 8000
-    capacity = poisson_capacity(rate, 50)
-    draw = jax.vmap(lambda key: draw_poisson_sample(data, jnp.int32(1), 50, capacity, key, rate))
-    draws = draw(jax.random.split(jax.random.key(0), times))
-    places = np.where(draws.counted, draws.indices, -1)
-    is_drawn = np.stack([(places == row).any(axis=1) for row in range(70)], axis=1)
-    assert not is_drawn[:, :50].any()
-    is_drawn_second = is_drawn[:, 50:]
-    assert (draws.counted.sum(axis=1) == is_drawn_second.sum(axis=1)).all()  # no row is drawn twice or lost
+    """Rows and pairs of rows are drawn at the expected rates."""
+    rate, times, rows = 0.3, 8000, 20
+    is_drawn = np.zeros((times, rows))
+    for drawn in is_drawn:
+        drawn[secret_draw(rows, rate)] = 1
     deviation = np.sqrt(rate * (1 - rate) / times)
-    assert np.abs(is_drawn_second.mean(axis=0) - rate).max() < 5 * deviation
-    pairs = (is_drawn_second[:, :, None] & is_drawn_second[:, None, :]).mean(axis=0)[np.triu_indices(20, 1)]
-    assert np.abs(pairs - rate**2).max() < 5 * np.sqrt(rate**2 * (1 - rate**2) / times)
-    assert abs(is_drawn_second.sum(axis=1).var() - 20 * rate * (1 - rate)) < 0.3
-
-
-def test_capacity_overflow_is_negligible():
-    from scipy.stats import binom
-
-    for rate, width in ((0.001, 1000), (0.1, 1000), (0.5, 100), (0.01, 100_000)):
-        assert binom.sf(poisson_capacity(rate, width), width, rate) < 1e-20
-    assert poisson_capacity(0.9, 50) == 50
+    assert np.abs(is_drawn.mean(axis=0) - rate).max() < 5.5 * deviation
+    pairs = (is_drawn[:, :, None] * is_drawn[:, None, :]).mean(axis=0)[np.triu_indices(rows, 1)]
+    assert np.abs(pairs - rate**2).max() < 6 * np.sqrt(rate**2 * (1 - rate**2) / times)
+    assert abs(is_drawn.sum(axis=1).var() - rows * rate * (1 - rate)) < 0.4
+    np.testing.assert_array_equal(secret_draw(5, 1.0), np.arange(5))

@@ -7,16 +7,13 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import softswitch as ss
 from softswitch.cli import app
-from softswitch.cli.train import print_outcome
 from softswitch.results.folder import open_run
 from softswitch.tables import training
 from softswitch.tables.preparation import prepare_table
-from softswitch.tables.private import noise_key
 from softswitch.tables.settings import parse_config, read_config, write_config
 
 SETTINGS = """
@@ -150,45 +147,35 @@ def test_unaccounted_row_access_is_rejected(home, old, new, message):
     assert before == (sorted((home / "runs").iterdir()) if (home / "runs").exists() else [])
 
 
-def test_private_run_resumes_and_certifies_once(home, trained, monkeypatch, capsys):
-    """A stopped run is not certified, and the resumed run equals the uninterrupted one.
-
-    The noise is drawn from the seed and a secret key, which is deleted when the run is finished.
-    """
-    monkeypatch.setattr("softswitch.engine.compiled.CHUNK_ROUNDS", 5)
-    monkeypatch.setattr("os.urandom", lambda size: b"\x07" * size)
-
-    def train(*callbacks):
-        return training.train(home / "settings.toml", callbacks=callbacks, progress=False)
-
-    whole, stopped = train(), train(lambda chunk: chunk.round == 5)
+def test_private_run_resumes_and_certifies_once(home):
+    """A stopped run is not certified. A resumed run is, once, and a finished one cannot be resumed."""
+    stopped = training.train(home / "settings.toml", callbacks=[lambda chunk: chunk.round == 10], progress=False)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
-    with pytest.raises(typer.Exit):
-        print_outcome(stopped)
-    assert "keep this folder secret: checkpoints/noise.key" in capsys.readouterr().out
-    key = stopped.folder / "checkpoints" / "noise.key"
-    assert key.stat().st_mode & 0o077 == 0
     with pytest.raises(ValueError, match="its privacy is"):
         training.resume(stopped.folder, rounds=20)
     resumed = training.resume(stopped.folder, progress=False)
-    np.testing.assert_array_equal(resumed.result.client_constraint, whole.result.client_constraint)
     assert resumed.certificate is not None
-    assert not key.exists()
+    assert resumed.result.privacy.releases == ((15, 15, 1),) * 2
     with pytest.raises(ValueError, match=r"is finished: .* privacy budget"):
         training.resume(resumed.folder)
-    other = trained[0].clients["constraint"]  # same seed, different noise key
-    assert (np.abs(whole.result.client_constraint[:, 0] - other) > 1e-6).all()
 
 
-def test_missing_noise_key_prevents_resume(tmp_path):
-    key = noise_key(tmp_path)
-    assert len(key) == 2
-    assert noise_key(tmp_path) == key
-    (tmp_path / "round-000000005.safetensors").touch()
-    (tmp_path / "noise.key").unlink()
-    with pytest.raises(ValueError, match=r"noise.key is .*start a new run"):
-        noise_key(tmp_path)
+def test_interrupted_certificate_stays_spent(home, monkeypatch, caplog):
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments, **options):
+        raise Killed
+
+    monkeypatch.setattr(training, "certify", die)
+    with pytest.raises(Killed):
+        training.train(home / "settings.toml", progress=False)
+    monkeypatch.undo()
+    folder = max((home / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    resumed = training.resume(folder, progress=False)
+    assert resumed.certificate is None
+    assert "no certificate" in caplog.text
 
 
 def test_frontier_is_rejected_with_privacy(home):

@@ -21,7 +21,8 @@ from softswitch.certification.row_values import Kind, RowValues
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.evaluation import Losses
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import Arrays, secret_normals
+from softswitch.privacy.noise import RESOLUTION, discrete_gaussian
+from softswitch.privacy.numpy_rows import Arrays
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, endpoints, has_two_values
@@ -43,7 +44,10 @@ def noisy_interval(total: float, rows: int, noise: float, levels: ErrorLevels, b
     ``total`` is the noisy sum of the values scaled to [0, 1], and ``noise`` the standard deviation of its noise.
     """
     low, high = endpoints(bounds)
-    above, below = (NoisyMean(part, rows, noise, has_two_values(bounds)) for part in (total, rows - total))
+    binary = has_two_values(bounds)
+    # A tail of the discrete Gaussian is at most that of the Gaussian one grid interval earlier.
+    slack = (1 + (0 if binary else rows / 2)) / RESOLUTION
+    above, below = (NoisyMean(part + slack, rows, noise, binary) for part in (total, rows - total))
     estimate = low + (high - low) * min(max(total / rows, 0.0), 1.0)
     return intervals.exact_interval(estimate, above, below, rows, math.inf, levels, bounds, IntervalMethod.NOISED)
 
@@ -81,18 +85,22 @@ def private_intervals(
     """
     if any(bounds is None for bounds in ranges[1:]):
         raise ValueError("a private certificate needs the range of every constraint on a row; give constraint_range")
-    noise = multiplier * float(np.sqrt(sum(bounds is not None for bounds in ranges)))
+    noise = multiplier * math.sqrt(sum(bounds is not None for bounds in ranges))
+    sums = np.zeros(len(ranges), np.int64)
+    for j, bounds in enumerate(ranges):
+        if bounds is not None:
+            low, high = endpoints(bounds)
+            values = np.where(np.isfinite(by_row[:, j]), by_row[:, j], high)[is_applicable(reference[:, j])]
+            scaled = (np.clip(values, low, high) - low) / (high - low)
+            sums[j] = np.rint(scaled * RESOLUTION).astype(np.int64).sum()
+    totals = (sums + discrete_gaussian(len(sums), noise * RESOLUTION)) / RESOLUTION
     known = []
-    columns = zip(by_row.T, reference.T, ranges, secret_normals(len(ranges)), strict=True)
-    for values, at_reference, bounds, normal in columns:
-        rows = values[is_applicable(at_reference)]
-        if bounds is None or not len(rows):
+    for total, at_reference, bounds in zip(totals.tolist(), reference.T, ranges, strict=True):
+        rows = int(is_applicable(at_reference).sum())
+        if bounds is None or not rows:
             known.append(intervals.unknown_interval())
-            continue
-        low, high = endpoints(bounds)
-        finite = np.where(np.isfinite(rows), rows, high)
-        total = float(np.clip((finite - low) / (high - low), 0, 1).sum())
-        known.append(noisy_interval(total + noise * float(normal), len(rows), noise, levels, bounds))
+        else:
+            known.append(noisy_interval(total, rows, noise, levels, bounds))
     return known
 
 

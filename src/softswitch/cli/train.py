@@ -165,9 +165,6 @@ def print_outcome(trained: TrainedRun) -> None:
     say(f"Run: {trained.folder}")
     if result.status.code is StatusCode.STOPPED:
         say(f"To continue: softswitch resume {trained.folder}")
-        if result.privacy is not None:
-            say("Until then keep this folder secret: checkpoints/noise.key allows to remove the noise.")
-            say("To end the run here, delete the folder checkpoints.")
     else:
         say(f"Report: softswitch report {trained.folder}")
         if trained.is_usable:

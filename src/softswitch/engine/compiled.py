@@ -162,7 +162,9 @@ class CompiledEngine:
     Engines move data through the rounds. The computations of a round are in ``server_step``.
     """
 
-    overwrites_state = True  # whether ``run_chunk`` overwrites the memory of the state that it is given
+    completes_chunks = (
+        True  # whether interrupts wait for the end of a chunk, which overwrites its state or releases data
+    )
     run_chunk = staticmethod(partial(jax.jit, static_argnames="program", donate_argnames="state")(run_rounds))
 
     def call(self, function: Any, *arguments: Any) -> Any:
@@ -223,7 +225,7 @@ class ShardedEngine(CompiledEngine):
     Results are copied to the host after each chunk, so that code between chunks sees arrays of one device.
     """
 
-    overwrites_state = False
+    completes_chunks = False
 
     def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
         """Run the rounds of a chunk on all devices; return state and record on the host."""

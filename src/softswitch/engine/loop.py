@@ -76,7 +76,7 @@ def run(request: Request, method: Method) -> Result:
                     break
                 span = request.span(done) if restarts is None else restarts.span(request.span(done))
                 setup = request.setup(method if restarts is None else restarts.method)
-                with defer_interrupts() if engine.overwrites_state else nullcontext():
+                with defer_interrupts() if engine.completes_chunks else nullcontext():
                     after, record = engine.run_chunk(setup, program, span, key, state)
                     record = jax.tree.map(np.asarray, record)  # free the device's memory
                     diverged_at = int(after.diverged_at)
@@ -105,8 +105,7 @@ def run(request: Request, method: Method) -> Result:
         stopped = stopped and done < rounds and int(state.diverged_at) < 0
         if stopped and saved is not None and isinstance(request.oracle, PrivateOracle):
             # The budget has one final evaluation, for the end of the run: this one can continue.
-            oracle = request.oracle.without_final_evaluation()
-            request = replace(request, federation=replace(request.federation, oracle=oracle))
+            request.oracle.evaluates = False
         return finish(request, method, state, records, done, stopped, time.perf_counter() - began, restarts)
 
 

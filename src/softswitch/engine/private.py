@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from softswitch.certification.private import count_applicable_rows
@@ -21,16 +19,17 @@ from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
 from softswitch.methods.schedules import FallingStep
 from softswitch.methods.softmax_sgm import SoftmaxSGM
+from softswitch.methods.state import first_averaged_round
 from softswitch.oracles.base import Federation
 from softswitch.oracles.client_shifts import RegretObjective
-from softswitch.oracles.evaluation import Losses, slice_size
 from softswitch.oracles.options import Sampling
 from softswitch.privacy.accounting import PrivacyAccount, calibrate_noise, compute_epsilon
-from softswitch.privacy.jax_rows import poisson_capacity
-from softswitch.privacy.oracle import NoiseDeviations, PrivateOracle, with_secret
+from softswitch.privacy.ledger import ReleaseLedger
+from softswitch.privacy.oracle import PrivateOracle
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import endpoints, expand_ranges
+from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.results.status import Diagnostic, DiagnosticCode
 from softswitch.support import checks
@@ -40,7 +39,6 @@ FIRST_LENGTH = 2.0  # default step size of round 0, times the clipping norm of a
 MARGIN = (
     0.5  # distance of λ below the tolerance, in standard deviations of the smoothed noise; maxima are biased upwards
 )
-EVALUATION_STREAM = 0x7FFFFFFE  # folded into the run's key for the noise of evaluations; no round's number
 UNKNOWN_BENEFIT = Diagnostic(
     DiagnosticCode.UNKNOWN_BENEFIT,
     "the model was not compared with a constant prediction or an unconstrained model: that would read rows without "
@@ -59,12 +57,6 @@ class PrivatePlan(NamedTuple):
     levels: NoiseLevels  # noise multipliers that spend the budget
     options: RunOptions
 
-    @property
-    def noise(self) -> NoiseDeviations:
-        """Standard deviations of the noise on sums: noise multipliers times clipping norms."""
-        levels, values, gradients = self.levels, self.privacy.clip_value, self.privacy.clip_gradient
-        return NoiseDeviations(levels.report * values, levels.step * gradients, levels.evaluation * values)
-
 
 def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
     """Calibrate the noise for a client that participates in every round, and fill in the defaults of other settings."""
@@ -81,25 +73,56 @@ def make_plan(privacy: RecordPrivacy, options: RunOptions) -> PrivatePlan:
     return PrivatePlan(privacy, levels, filled)
 
 
-def solve_privately(
-    problem: Problem, clients: ClientData, method: Method, options: RunOptions, secret: Sequence[int] = ()
-) -> Result:
+def solve_privately(problem: Problem, clients: ClientData, method: Method, options: RunOptions) -> Result:
     """Solve a problem with differential privacy; its objective and constraints must be means over rows.
 
-    ``secret`` are 32-bit words that determine sampled rows and noise together with the seed, for models that are
-    published. The same seed and secret give the same noise, so that rounds repeated after a crash release nothing new.
-    The answer is evaluated only once, at the end.
+    With checkpoints, rounds are counted in their folder before they are played. Those of an interrupted process stay
+    spent, and the resumed run has as many rounds less. The answer is evaluated only once, at the end.
     """
     check_settings(problem, clients, options)
     privacy, sampling = cast(RecordPrivacy, options.privacy), options.sampling or Sampling()
     counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
-    oracle = make_private_oracle(problem, clients, plan, sampling, counts, options.seed, secret)
+    ledger, planned, options = ReleaseLedger(), cast(int, plan.options.rounds), plan.options
+    if options.checkpoints is not None:
+        ledger = ReleaseLedger(Path(options.checkpoints.folder))
+        options = _without_lost_rounds(options, options.checkpoints, ledger)
+    oracle = PrivateOracle(
+        problem,
+        clients,
+        privacy,
+        plan.levels,
+        counts,
+        participants=sampling.participants(len(clients)),
+        local_steps=sampling.local_steps,
+        ledger=ledger,
+    )
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     method = _fill_method(to_first_order(method), oracle, plan.options)
-    request = prepare_federation(federation, (method,), plan.options)
-    request = replace(request, privacy=f"{privacy} for {request.rounds} rounds")
+    request = prepare_federation(federation, (method,), options)
+    request = replace(request, privacy=f"{privacy} for {planned} rounds")
     result = add_account(run(request, method), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
+
+
+def _without_lost_rounds(options: RunOptions, checkpoints: Checkpoints, ledger: ReleaseLedger) -> RunOptions:
+    """Return the options with checkpoints after every chunk, and without rounds that were begun but not completed."""
+    done, from_ = checkpoints.saved_rounds()
+    planned, output = cast(int, options.rounds), options.output
+    if done and not ledger.rounds:
+        problem = "has checkpoints, but no count of the rounds that were begun"
+        raise ValueError(f"{checkpoints.folder} {problem}, so the run cannot be resumed; start a new run")
+    lost = max(0, ledger.rounds - done)
+    options = replace(options, checkpoints=replace(checkpoints, every=0.0))
+    if not lost:
+        return options
+    rounds = planned - lost
+    if rounds < 1:
+        spent = f"was spent on {lost} rounds that were begun and interrupted"
+        raise ValueError(f"the privacy budget of {checkpoints.folder} {spent}; start a new run")
+    first = first_averaged_round(rounds, cast(float, output.average_last))
+    first = from_ if done > from_ else max(first, done)  # the average cannot begin in the past
+    share = max(rounds - first, 0.5) / rounds
+    return replace(options, rounds=rounds, output=replace(output, average_last=share))
 
 
 def check_settings(problem: Problem, clients: Any, options: RunOptions) -> None:
@@ -144,49 +167,13 @@ def _fill_method(method: Method, oracle: PrivateOracle, options: RunOptions) -> 
         remaining = math.sqrt((1 - smoothing) / (1 + smoothing))  # the noise of a running mean
         filled["threshold"] = method.tolerance - MARGIN * largest * remaining
     if method.step_size is None:
-        first = FIRST_LENGTH / float(oracle.clip_gradient)
+        first = FIRST_LENGTH / oracle.privacy.clip_gradient
         filled["step_size"] = FallingStep(first=first, rounds=cast(int, options.rounds))
         if isinstance(method, SoftmaxSGM) and method.criterion is None:
             filled["criterion"] = "max"
     if isinstance(method, SoftmaxSGM) and method.alpha is None:
         filled["alpha"] = default_alpha(oracle.client_count, method.tolerance)
     return replace(method, **filled)
-
-
-def make_private_oracle(
-    problem: Problem,
-    clients: ClientData,
-    plan: PrivatePlan,
-    sampling: Sampling,
-    counts: np.ndarray,
-    seed: int,
-    secret: Sequence[int] = (),
-) -> PrivateOracle:
-    """Return the oracle of a private run; ``counts`` has the number of applicable rows, clients × functions."""
-    privacy, words = plan.privacy, jnp.asarray(secret, jnp.uint32)
-    key = with_secret(jax.random.key(seed), words)
-    width, participants = int(clients.sizes.max()), sampling.participants(len(clients))
-    capacity = width if privacy.rate == 1 else poisson_capacity(privacy.rate, width)
-    parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
-    client_bytes = capacity * (4 * clients.rows.row_bytes) + 8 * width + 3 * parameters
-    dtype = jnp.result_type(float)
-    return PrivateOracle(
-        rows=clients.rows,
-        counts=jnp.asarray(counts, dtype),
-        noise=NoiseDeviations(*(jnp.asarray(deviation, dtype) for deviation in plan.noise)),
-        clip_value=jnp.asarray(privacy.clip_value, dtype),
-        clip_gradient=jnp.asarray(privacy.clip_gradient, dtype),
-        evaluation_key=jax.random.fold_in(key, EVALUATION_STREAM),
-        secret=words,
-        losses=Losses.of(problem),
-        constraints=counts.shape[1] - 1,
-        participants=participants,
-        local_steps=sampling.local_steps,
-        rate=privacy.rate,
-        width=width,
-        capacity=capacity,
-        slice_size=slice_size(participants, client_bytes),
-    )
 
 
 def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
@@ -196,7 +183,9 @@ def add_account(result: Result, oracle: Any, plan: PrivatePlan) -> Result:
     assert history is not None
     rounds = np.bincount(history.clients.ravel(), minlength=oracle.client_count)
     evaluated = not np.isnan(result.client_objective).all()  # otherwise the run was stopped, and can continue
-    releases = tuple(Releases(count, count * steps, int(evaluated)) for count in rounds.tolist())
+    lost = max(0, oracle.ledger.rounds - len(history.clients))
+    counts = (rounds + lost).tolist()
+    releases = tuple(Releases(count, count * steps, int(evaluated)) for count in counts)
     spent = (compute_epsilon(one, levels, privacy.rate, privacy.delta) for one in releases)
     deviations = ([float(one) if np.isfinite(one) else None for one in row] for row in oracle.evaluation_deviations)
     copied: dict[str, Any] = {name: getattr(privacy, name) for name in COPIED}

@@ -21,7 +21,7 @@ from softswitch.engine.auto_tuning import Choice, choose_for_federation, choose_
 from softswitch.engine.compiled import CompiledEngine, Program, ShardedEngine, Span, release
 from softswitch.engine.out_of_core import OutOfCoreEngine
 from softswitch.engine.server_step import Setup, check_exchanges
-from softswitch.engine.stepwise import StepwiseEngine
+from softswitch.engine.stepwise import PrivateEngine, StepwiseEngine
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
@@ -34,6 +34,7 @@ from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import Compute, Logging, Output, Sampling, changed_options
 from softswitch.oracles.out_of_core import OutOfCoreOracle
 from softswitch.oracles.sharded import ShardedOracle, shard_oracle
+from softswitch.privacy.oracle import PrivateOracle
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
@@ -153,6 +154,8 @@ class Request:
             return ShardedEngine()
         if isinstance(self.oracle, OutOfCoreOracle):
             return OutOfCoreEngine()
+        if isinstance(self.oracle, PrivateOracle):
+            return PrivateEngine()
         return CompiledEngine() if self.oracle.is_compiled else StepwiseEngine()
 
     def with_options(self, **changes: Any) -> Request:

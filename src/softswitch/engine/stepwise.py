@@ -42,7 +42,7 @@ _round_key = jax.jit(jax.random.fold_in)
 class StepwiseEngine(CompiledEngine):
     """The engine of rounds that run one by one from Python, for a ``HostOracle``."""
 
-    overwrites_state = False
+    completes_chunks = False
 
     def chunk_length(self, oracle: Any) -> int:
         """Return the number of rounds of a chunk."""
@@ -125,3 +125,19 @@ class StepwiseEngine(CompiledEngine):
     ) -> dict[str, str]:
         """Return ``oracle.digest()``, which identifies the clients' data and computations."""
         return oracle.digest()
+
+
+class PrivateEngine(StepwiseEngine):
+    """The engine of rounds of a ``PrivateOracle``, which counts the rounds of a chunk before it plays them."""
+
+    completes_chunks = True
+
+    def run_chunk(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[State, Record]:
+        """Count the rounds of a chunk, then run them."""
+        oracle: Any = setup.oracle
+        oracle.ledger.begin_rounds(min(program.length, int(span.last) - int(span.first)))
+        return super().run_chunk(setup, program, span, key, state)
+
+    def shapes(self, setup: Setup, program: Program, span: Span, key: Array, state: State) -> tuple[Any, Any]:
+        """Return a state and a record with the shapes of a chunk. Its round is not released, and not counted."""
+        return super().run_chunk(setup, program._replace(length=1), span, key, state)

@@ -22,7 +22,7 @@ from softswitch.flower.local_client import LocalOracle, RefusalError, RowClient,
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.flower.messages import encode_intervals, require
 from softswitch.methods.messages import LocalLoss
-from softswitch.problem.ranges import Range
+from softswitch.problem.ranges import Range, is_interval
 from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
@@ -404,8 +404,8 @@ def _parse_ranges(settings: ConfigRecord, constraints: int) -> list[Range | None
     low, high, binary = (wire.read_numbers(settings, name) for name in ("low", "high", "two_values"))
     is_complete = len(low) == len(high) == len(binary) == 1 + constraints
     require(is_complete, f"its ranges must be those of 1 objective and {constraints} constraints")
-    valid = all(math.isnan(a) or (math.isfinite(a) and a < b < math.inf) for a, b in zip(low, high, strict=True))
-    require(valid, "its ranges must be finite, with each lower limit below the upper one")
+    valid = all(math.isnan(a) or is_interval(a, b) for a, b in zip(low, high, strict=True))
+    require(valid, "its ranges must have finite lengths, with each lower limit below the upper one")
     return [
         None if math.isnan(a) else frozenset((a, b)) if is_binary else (a, b)
         for a, b, is_binary in zip(low, high, binary, strict=True)

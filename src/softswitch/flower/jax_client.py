@@ -29,12 +29,12 @@ from softswitch.oracles.derivatives import MAX_PARAMETERS, RowDerivatives
 from softswitch.oracles.evaluation import Losses, compiled_values
 from softswitch.oracles.gradient import GradientOracle, make_gradient_oracle
 from softswitch.oracles.options import BatchSize, Compute, Sampling, ValueBatchSize
-from softswitch.privacy.jax_rows import evaluate_rows, sum_clipped_gradients
+from softswitch.privacy.jax_rows import compile_exactly, evaluate_rows, sum_clipped_gradients
 from softswitch.problem.parameters import Params, count_parameters, float_dtype, to_vector
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
-from softswitch.support.arrays import unflatten_by_path
+from softswitch.support.arrays import unflatten_by_path, unflatten_vector
 
 
 def initial_arrays(params: Params) -> ArrayRecord:
@@ -188,11 +188,10 @@ class JaxClient(RowClient):
         return np.stack(columns, axis=1)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
-        indices, is_row = _pad(rows)
-        shares, limit = mix.astype(self._dtype), self._dtype.type(clip)
-        losses = Losses.of(self._problem)
-        return flatten_params(_clipped(self._data.rows, self._tree(params), indices, is_row, shares, limit, losses))
+        """Return the sum over rows of the clipped gradients of <mix, (f, g)>, in integers."""
+        losses, tree = Losses.of(self._problem), self._tree(params)
+        total = np.asarray(_clipped(self._data.rows, tree, *_pad(rows), mix, clip, losses))
+        return flatten_params(unflatten_vector(total, tree))
 
     def _by_rows(self, params: Arrays, data: ClientData, rows: np.ndarray) -> np.ndarray:
         if self.statistics:
@@ -229,10 +228,10 @@ def _row_values(rows: Rows, params: Params, indices: jax.Array, losses: Losses) 
     return evaluate_rows(losses, params, rows.take(indices, indices))
 
 
-@partial(jax.jit, static_argnames="losses")
+@partial(compile_exactly, static_argnums=6)
 def _clipped(
     rows: Rows, params: Params, indices: jax.Array, is_row: jax.Array, mix: jax.Array, clip: Any, losses: Losses
-) -> Params:
+) -> jax.Array:
     return sum_clipped_gradients(losses, params, rows.take(indices, is_row), is_row, mix, clip)
 
 

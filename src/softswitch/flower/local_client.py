@@ -173,6 +173,9 @@ class PerRowOracle(LocalOracle, Protocol):
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
         """Return the sum over rows of the clipped gradients of <mix, (f, g)>; a surrogate replaces its constraint.
 
+        The gradient of each row is clipped and rounded to integers, whose sum has dtype int64; call
+        ``softswitch.privacy.noise.quantize_rows`` on the stacked gradients, a matrix of rows × parameters.
+
         Args:
             params: The parameters.
             rows: The indices of the rows.
@@ -356,7 +359,7 @@ class NumpyClient(RowClient):
         return intervals_from_function(evaluate_rows, params, self.held_out_rows, levels, ranges)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
+        """Return the sum over rows of the clipped gradients of <mix, (f, g)>, in integers."""
 
         def gradient(row: int) -> Arrays:
             batch = _take(self._data, slice(row, row + 1))

@@ -19,7 +19,8 @@ from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, mer
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
-from softswitch.privacy.numpy_rows import average_steps, clip_values, mix_row_losses, secret_draw, secret_normals
+from softswitch.privacy.noise import add_noise, quantize_rows, secret_draw
+from softswitch.privacy.numpy_rows import average_steps, mix_row_losses, split_vector
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases
 from softswitch.problem.ranges import Range
 from softswitch.results.certificate import Interval
@@ -98,31 +99,29 @@ class PrivateClient:
 
     def report(self, params: Arrays, task: Task) -> Values:
         """Return noisy f_i and g_i on a batch of clipped rows."""
-        self._check_shapes(params)
+        params = self._check_params(params)
         self._budget.charge(reports=1)
         return self._noisy_values(params, self._draw_rows(), self._levels.report, self._privacy.rate)
 
     def update(self, params: Arrays, task: Task, loss: LocalLoss) -> Arrays:
         """Return u_i, the mean of E noisy gradients on batches of clipped rows."""
         refuse_unless(not loss.penalty, "it is private, and does not support a penalty on constraint violations")
-        self._check_shapes(params)
+        params = self._check_params(params)
         self._budget.charge(steps=task.local_steps)
         values: Any = np.zeros(self.constraints)
         counts: Any = self._counts
         mix, scale = mix_row_losses(loss, values, counts)
         clip, per_row = self._privacy.clip_gradient, float(scale) / self._privacy.rate
-        deviation = self._levels.step * clip
 
         def noisy_gradient(point: Arrays) -> Arrays:
             total = self._sum_gradients(point, self._draw_rows(), np.asarray(mix), clip)
-            noise = {name: deviation * secret_normals(*part.shape) for name, part in total.items()}
-            return {name: per_row * (np.asarray(part, float) + noise[name]) for name, part in total.items()}
+            return split_vector(per_row * clip * add_noise(total, self._levels.step), point)
 
         return average_steps(params, task.local_steps, task.step_size, noisy_gradient)
 
     def evaluate(self, params: Arrays) -> Values:
         """Return noisy f_i and g_i on all rows, clipped."""
-        self._check_shapes(params)
+        params = self._check_params(params)
         self._budget.charge(evaluations=1)
         return self._noisy_values(params, np.arange(self._client.rows), self._levels.evaluation, 1.0)
 
@@ -130,7 +129,7 @@ class PrivateClient:
         """Return confidence intervals from noisy sums over the held-out rows."""
         known = merge_ranges(ranges, getattr(self._client, "ranges", [None] * len(ranges)))
         refuse_unless(None not in known[1:], "it is private, and certifies only constraints with known ranges")
-        self._check_shapes(params)
+        params = self._check_params(params)
         self._budget.charge(evaluations=1)
         rows, evaluate = np.arange(self._client.held_out_rows), self._client.held_out_values
         values, elsewhere = (
@@ -140,8 +139,8 @@ class PrivateClient:
 
     def _noisy_values(self, params: Arrays, rows: np.ndarray, level: float, share: float) -> Values:
         clip = self._privacy.clip_value
-        total = clip_values(self._evaluate_rows(self._client.row_values, params, rows), clip).sum(axis=0)
-        return to_values(self._over_counts(total + level * clip * secret_normals(len(total)), share, -np.inf))
+        total = quantize_rows(self._evaluate_rows(self._client.row_values, params, rows), clip).sum(axis=0)
+        return to_values(self._over_counts(clip * add_noise(total, level), share, -np.inf))
 
     def _evaluate_rows(
         self, row_values: Callable[[Arrays, np.ndarray], Any], params: Arrays, rows: np.ndarray
@@ -153,15 +152,15 @@ class PrivateClient:
 
         return self._compute_robustly(compute, rows, np.concatenate, np.full((1, functions), np.nan))
 
-    def _sum_gradients(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        zeros = {name: np.zeros(value.shape) for name, value in params.items()}
+    def _sum_gradients(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> np.ndarray:
+        zeros = np.zeros(sum(value.size for value in params.values()), np.int64)
 
-        def compute(indices: np.ndarray) -> Arrays:
-            gradient = self._client.clipped_gradient(params, indices, mix, clip)
-            return {name: np.asarray(gradient[name], float).reshape(value.shape) for name, value in params.items()}
+        def compute(indices: np.ndarray) -> np.ndarray:
+            sums = self._client.clipped_gradient(params, indices, mix, clip)
+            return np.concatenate([np.asarray(sums[name]).reshape(value.size) for name, value in params.items()])
 
-        def add(parts: list[Arrays]) -> Arrays:
-            return {name: sum((part[name] for part in parts), start=zero) for name, zero in zeros.items()}
+        def add(parts: list[np.ndarray]) -> np.ndarray:
+            return sum(parts, start=zeros)
 
         return self._compute_robustly(compute, rows, add, zeros)
 
@@ -184,10 +183,13 @@ class PrivateClient:
                 results.append(default)
         return combine(results or [default])
 
-    def _check_shapes(self, params: Arrays) -> None:
+    def _check_params(self, params: Arrays) -> Arrays:
+        """Return the parameters in the client's dtypes, which the server cannot choose; refuse other shapes."""
         expected = {name: value.shape for name, value in self._start.items()}
         shapes = {name: value.shape for name, value in params.items()}
         refuse_unless(shapes == expected, f"parameters must have the shapes {expected}, but have {shapes}"[:200])
+        with np.errstate(all="ignore"):
+            return {name: np.asarray(params[name]).astype(value.dtype) for name, value in self._start.items()}
 
     def _draw_rows(self) -> np.ndarray:
         return secret_draw(self._client.rows, self._privacy.rate)

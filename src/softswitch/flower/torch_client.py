@@ -158,7 +158,7 @@ class TorchClient(RowClient):
         return describe_row_mixing(self._functions.module)
 
     def clipped_gradient(self, params: Arrays, rows: np.ndarray, mix: np.ndarray, clip: float) -> Arrays:
-        """Return the sum over rows of the clipped gradients of <mix, (f, g)>."""
+        """Return the sum over rows of the clipped gradients of <mix, (f, g)>, in integers."""
         return self._row_functions.sum_gradients(params, self._data, rows, mix, clip)
 
     def _by_rows(self, params: Arrays, data: TorchRows, rows: np.ndarray) -> np.ndarray:

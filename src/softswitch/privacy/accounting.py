@@ -1,8 +1,11 @@
 """Privacy accounting with Google's ``dp-accounting``: the ε of releases, and the noise for a budget.
 
-Every release is a sum of clipped rows with Gaussian noise, and neighbouring data sets differ by one row. Poisson
-sampling of rows is accounted with privacy loss distributions, and releases of all rows exactly. The sampling of clients
-does not amplify privacy: the server knows the participants.
+Every release is an integer sum of clipped rows with discrete Gaussian noise, and neighbouring data sets differ by one
+row. Accounting uses Rényi divergences. Those of the discrete Gaussian are at most those of the Gaussian (Canonne,
+Kamath and Steinke, 2020). With Poisson sampling of rows this holds for integer orders: the divergence from the sum
+without the row is a polynomial of them with positive coefficients, and the other direction is at most as large, because
+a reflection of the integers exchanges the two distributions (Mironov, Talwar and Zhang, 2019, Theorem 5). The sampling
+of clients does not amplify privacy: the server knows the participants.
 """
 
 from __future__ import annotations
@@ -16,10 +19,9 @@ from typing import Any
 from softswitch.privacy.settings import NoiseLevels, RecordPrivacy, Releases, zcdp_budget
 from softswitch.support.text import format_number
 
-DISCRETIZATION = 1e-3  # grid interval of privacy losses, which are rounded up to its multiples
-LARGE_EPSILON = 50.0  # value of ε above which the looser but fast bound by Rényi divergences is used
 RELATIVE_TOLERANCE = 1e-3  # largest fraction by which calibrated noise exceeds the required noise
-_ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]  # of Rényi divergences
+INTEGER_ORDERS = [*range(2, 65), 80, 128, 256, 512, 1024]  # of Rényi divergences
+FRACTIONAL_ORDERS = [1 + 2.0**-k for k in range(20, 2, -1)] + [1 + i / 8 for i in range(1, 88) if i % 8]
 
 
 @dataclass(frozen=True)
@@ -93,20 +95,14 @@ def compute_epsilon(releases: Releases, levels: NoiseLevels, rate: float, delta:
     except ImportError as error:
         needed = "dp-accounting 0.6.0 (with attrs below 24)"
         raise ImportError(f"privacy needs {needed}: pip install 'softswitch[privacy]'") from error
-    if rate == 1:
-        # Gaussian releases of all rows compose to one Gaussian release, whose ε is known exactly.
-        precision = sum(times / noise**2 for times, noise in zip(releases, levels, strict=True))
-        return float(library.get_epsilon_gaussian(1 / math.sqrt(precision), delta, tol=1e-9))
     report, step, evaluation = (library.GaussianDpEvent(noise) for noise in levels)
-    report, step = (library.PoissonSampledDpEvent(rate, event) for event in (report, step))
+    if rate < 1:
+        report, step = (library.PoissonSampledDpEvent(rate, event) for event in (report, step))
     events = zip((report, step, evaluation), releases, strict=True)
     event = library.ComposedDpEvent([library.SelfComposedDpEvent(one, times) for one, times in events if times])
-    neighbours = NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = library.rdp.RdpAccountant(orders=_ORDERS, neighboring_relation=neighbours)
-    epsilon = float(accountant.compose(event).get_epsilon(delta))
-    if epsilon > LARGE_EPSILON:
-        return epsilon
-    return float(library.pld.PLDAccountant(neighbours, DISCRETIZATION).compose(event).get_epsilon(delta))
+    orders = INTEGER_ORDERS if rate < 1 else [*FRACTIONAL_ORDERS, *INTEGER_ORDERS]
+    accountant = library.rdp.RdpAccountant(orders, NeighboringRelation.ADD_OR_REMOVE_ONE)
+    return float(accountant.compose(event).get_epsilon(delta))
 
 
 @lru_cache(maxsize=256)

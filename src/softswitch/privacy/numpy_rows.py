@@ -1,9 +1,8 @@
-"""Private rows with NumPy: clipped values and gradients, the local loss of single rows, and secret noise."""
+"""Private rows with NumPy: sums of clipped gradients, and the local loss of single rows."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from softswitch.methods.messages import LocalLoss
+from softswitch.privacy.noise import quantize_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Array, Float
@@ -42,27 +42,29 @@ def mix_row_losses(
     return per_row * rows, scale
 
 
-def clip_values(values: Any, clip: Any) -> Any:
-    """Return values (rows × functions) with rows clipped to norm ``clip``; −∞ and NaN count as 0, ∞ as very large."""
-    xp = array_namespace(values)
-    values = xp.where(values == xp.inf, xp.finfo(values.dtype).max, values)
-    values = xp.where(xp.isfinite(values), values, xp.zeros_like(values))
-    largest = xp.max(xp.abs(values), axis=1, keepdims=True)
-    unit = values / xp.where(largest > 0, largest, xp.ones_like(largest))  # large entries would overflow in the norm
-    norm = xp.linalg.vector_norm(unit, axis=1, keepdims=True)
-    return unit * xp.minimum(largest, clip / xp.where(norm > 0, norm, xp.ones_like(norm)))
-
-
 def sum_clipped_gradients(gradients: Iterable[Arrays], like: Arrays, clip: float) -> Arrays:
-    """Return the sum of row gradients, each clipped to norm ``clip``; gradients that are not finite count as 0."""
-    total = {name: np.zeros(value.shape) for name, value in like.items()}
+    """Return the sum of clipped row gradients as integers, in grid intervals of ``clip``.
+
+    Every item has the gradients of some rows, stacked. A row whose gradient is not finite counts as 0.
+    """
+    shapes = {name: np.shape(value) for name, value in like.items()}
+    total = np.zeros(sum(math.prod(shape) for shape in shapes.values()), np.int64)
     with np.errstate(all="ignore"):
         for gradient in gradients:
-            norm = np.sqrt(sum(float(np.square(part, dtype=float).sum()) for part in gradient.values()))
-            if np.isfinite(norm):
-                scale = min(1.0, clip / norm) if norm > 0 else 1.0
-                total = {name: total[name] + scale * gradient[name] for name in total}
-    return total
+            rows = np.concatenate(
+                [np.asarray(gradient[name], float).reshape(-1, math.prod(shape)) for name, shape in shapes.items()],
+                axis=1,
+            )
+            rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+            total += quantize_rows(rows, clip).sum(axis=0)
+    return split_vector(total, like)
+
+
+def split_vector(vector: np.ndarray, like: Arrays) -> Arrays:
+    """Return the parts of a vector as arrays with the names and shapes of ``like``."""
+    ends = np.cumsum([np.size(value) for value in like.values()])
+    parts = np.split(vector, ends[:-1])
+    return {name: part.reshape(np.shape(value)) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
 def average_steps(params: Arrays, local_steps: int, step_size: float, gradient: Callable[[Arrays], Arrays]) -> Arrays:
@@ -73,26 +75,3 @@ def average_steps(params: Arrays, local_steps: int, step_size: float, gradient: 
         step = gradient(iterate)
         total = {name: part + step[name] for name, part in total.items()}
     return {name: (part / local_steps).astype(params[name].dtype) for name, part in total.items()}
-
-
-# ---- random numbers from the operating system, which cannot be reproduced from a seed
-
-
-def secret_normals(*shape: int) -> np.ndarray:
-    """Return an array of independent standard normal numbers, each from 53 bits of ``os.urandom``."""
-    from scipy.special import ndtri  # clients that are not private do not need SciPy
-
-    uniform = (secret_words(math.prod(shape)) >> np.uint64(11)).astype(float)
-    return np.asarray(ndtri((uniform + 0.5) / 2**53)).reshape(shape)
-
-
-def secret_draw(rows: int, rate: float) -> np.ndarray:
-    """Return the indices of a Poisson sample of ``rows`` rows: each with a probability in (rate − 2⁻⁶⁴, rate]."""
-    if rate >= 1:
-        return np.arange(rows)
-    return np.flatnonzero(secret_words(rows) < np.uint64(math.floor(rate * 2**64)))
-
-
-def secret_words(count: int) -> np.ndarray:
-    """Return ``count`` random uint64 numbers from ``os.urandom``."""
-    return np.frombuffer(os.urandom(8 * count), np.uint64)

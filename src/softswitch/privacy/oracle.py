@@ -1,224 +1,189 @@
-"""PrivateOracle: clients that release only sums of clipped rows with Gaussian noise."""
+"""PrivateOracle: clients that release only sums of clipped rows with discrete Gaussian noise."""
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+import math
+from functools import partial
+from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, Key, UInt32
 
-from softswitch.data.client_data import Rows
-from softswitch.data.sampling import client_bit_count, sample_clients
+from softswitch.data.client_data import ClientData, Rows
 from softswitch.methods.messages import Decision, LocalLoss, Reports
-from softswitch.oracles.base import STATIC, Evaluation, Oracle
-from softswitch.oracles.evaluation import Losses, map_slices, sum_slices
+from softswitch.oracles.base import Evaluation, HostDraws, HostOracle
+from softswitch.oracles.evaluation import Losses, map_slices, slice_size
 from softswitch.privacy import jax_rows
-from softswitch.privacy.jax_rows import DrawnRows, sum_clipped_gradients, sum_clipped_values
+from softswitch.privacy.jax_rows import DrawnRows, compile_exactly
+from softswitch.privacy.ledger import ReleaseLedger
+from softswitch.privacy.noise import add_noise, secret_draw
 from softswitch.privacy.numpy_rows import mix_row_losses
-from softswitch.problem.parameters import Params
-from softswitch.support.arrays import weighted_sum
+from softswitch.privacy.settings import NoiseLevels, RecordPrivacy
+from softswitch.problem.parameters import Params, float_dtype
+from softswitch.problem.problem import Problem
+from softswitch.support.arrays import fingerprint, unflatten_vector
+from softswitch.support.tracing import function_digest
 
 
-class NoiseDeviations(NamedTuple):
-    """Standard deviations of the noise on each entry of a sum over rows, for each kind of release."""
+class PrivateOracle(HostOracle):
+    """Oracle of clients that clip and round the contribution of each row, sum them up, and add noise.
 
-    report: Any  # of f and g on drawn rows
-    step: Any  # of a gradient on drawn rows
-    evaluation: Any  # of f and g on all rows
+    Noise and drawn rows come from the operating system's entropy. A seed determines only the participants.
 
-
-class PrivateRandomness(NamedTuple):
-    """Random numbers of a round's m participants."""
-
-    report_noise: Float[Array, "m functions"]  # standard normal noise on f and each g
-    row_keys: Key[Array, "m steps_and_report"] | None  # of the rows of the report and each step; None: all rows
-    noise_keys: Key[Array, "m steps"]  # of the noise on the gradient of each step
-
-
-class PrivateDraws(NamedTuple):
-    """The random choices of one round: the indices of its participants, and their random numbers."""
-
-    clients: Int[Array, " m"]
-    randomness: PrivateRandomness
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class PrivateOracle(Oracle):
-    """Oracle of clients that clip the contribution of each row, sum them up and add Gaussian noise.
-
-    Draws of rows and noise depend on the words in ``secret`` besides the seed of the run; without any, the noise can be
-    reproduced from the seed.
+    Attributes:
+        counts: Public numbers of rows of f and each g, clients × functions; 0 for a missing function.
+        levels: Noise multipliers.
+        ledger: Counts rounds before they are played, and keeps the only evaluation.
     """
 
-    rows: Rows
-    counts: Float[Array, "n functions"]  # numbers of rows of f and each g, public or noisy; 0 for a missing function
-    noise: NoiseDeviations
-    clip_value: Float[Array, ""]
-    clip_gradient: Float[Array, ""]
-    evaluation_key: Key[Array, ""]
-    secret: UInt32[Array, " words"]
-    losses: Losses = field(metadata=STATIC)
-    constraints: int = field(metadata=STATIC)
-    participants: int = field(metadata=STATIC)
-    local_steps: int = field(metadata=STATIC)
-    rate: float = field(metadata=STATIC)  # probability with which a row is drawn
-    width: int = field(metadata=STATIC)  # number of rows of the largest client
-    capacity: int = field(metadata=STATIC)  # maximum number of drawn rows
-    slice_size: int = field(metadata=STATIC)  # number of clients that are computed together
-    evaluates: bool = field(default=True, metadata=STATIC)
     noise_setting: ClassVar[str] = "epsilon of the privacy, or the rows of the smallest clients"
     is_private: ClassVar[bool] = True
-    has_surrogate = property(attrgetter("losses.has_surrogate"))
-    client_count = property(lambda self: int(self.counts.shape[0]))
+    client_count = property(lambda self: len(self.counts))
+
+    def __init__(
+        self,
+        problem: Problem,
+        clients: ClientData,
+        privacy: RecordPrivacy,
+        levels: NoiseLevels,
+        counts: np.ndarray,
+        *,
+        participants: int,
+        local_steps: int = 1,
+        ledger: ReleaseLedger | None = None,
+    ) -> None:
+        self.counts, self.privacy, self.levels = counts.astype(float), privacy, levels
+        self.participants, self.local_steps = participants, local_steps
+        self.constraints, self.has_surrogate = counts.shape[1] - 1, problem.constraint_surrogate is not None
+        self.ledger, self.evaluates = ledger or ReleaseLedger(), True
+        self._losses, self._rows = Losses.of(problem), clients.rows
+        self._offsets, self._sizes = np.cumsum(clients.sizes) - clients.sizes, clients.sizes
+        self._dtype = np.dtype(float_dtype(problem.start))
+        self._slice_size = partial(slice_size, participants)
+        self._row_bytes = 4 * clients.rows.row_bytes + 24
+        self._parameter_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
 
     @property
     def report_deviations(self) -> np.ndarray:
         """Standard deviation of the noise on each reported f and g, clients × functions; ∞ for missing functions."""
-        return self._deviations(self.noise.report, self.rate * np.asarray(self.counts))
+        return self._over_counts(self.levels.report * self.privacy.clip_value, self.privacy.rate, np.inf)
 
     @property
     def evaluation_deviations(self) -> np.ndarray:
         """Standard deviation of the noise on each evaluated f and g, clients × functions; ∞ for missing functions."""
-        return self._deviations(self.noise.evaluation, np.asarray(self.counts))
+        return self._over_counts(self.levels.evaluation * self.privacy.clip_value, 1.0, np.inf)
 
-    @staticmethod
-    def _deviations(noise: Any, counts: np.ndarray) -> np.ndarray:
-        return np.where(counts > 0, float(noise) / np.where(counts > 0, counts, 1), np.inf)
+    def _over_counts(self, sums: Any, share: float, missing: float, clients: Any = slice(None)) -> np.ndarray:
+        """Return sums divided by a share of the rows of each function, or ``missing`` for functions without rows."""
+        counts = self.counts[clients]
+        return np.where(counts > 0, sums / np.where(counts > 0, share * counts, 1), missing)
 
     def cost(self, row_count: Any) -> tuple[Any, Any]:
-        """Return the expected rows of a round for reports and for gradients, from public or noisy numbers of rows."""
-        rows = round(self.participants * float(self.rate * np.asarray(self.counts).max(axis=1).mean()))
+        """Return the expected rows of a round for reports and for gradients, from public numbers of rows."""
+        rows = round(self.participants * float(self.privacy.rate * self.counts.max(axis=1).mean()))
         return rows, self.local_steps * rows
 
-    def draw(self, key: Array) -> PrivateDraws:
-        """Draw the participants of a round, and their random numbers."""
-        n, m = self.client_count, self.participants
-        words = jax.random.bits(jax.random.fold_in(key, 0), (client_bit_count(n, m),), jnp.uint32)
-        return PrivateDraws(sample_clients(words, n, m), self.draw_randomness(key))
+    def digest(self) -> dict[str, str]:
+        """Return digests of data and functions, and the settings of the noise."""
+        functions = (self._losses.objective_function, self._losses.constraint_function)
+        return {
+            "clients": fingerprint((self._rows, self.counts)),
+            "program": " ".join(map(function_digest, (*functions, self._losses.surrogate_function))),
+            "noise": repr((self.levels, self.participants, self.local_steps)),
+        }
 
-    def draw_randomness(self, key: Array) -> PrivateRandomness:
-        """Draw the noise and the random keys of all participants of a round."""
-        m, steps = self.participants, self.local_steps
-        key = with_secret(jax.random.fold_in(key, 1), self.secret)
-        for_noise, for_rows, for_steps = jax.random.split(key, 3)
-        noise = jax.random.normal(for_noise, (m, 1 + self.constraints), self.counts.dtype)
-        rows = None if self.rate == 1 else jax.random.split(for_rows, (m, 1 + steps))
-        return PrivateRandomness(noise, rows, jax.random.split(for_steps, (m, steps)))
-
-    def draw_for(self, clients: Int[Array, " m"], randomness: Any) -> PrivateDraws:
-        """Return the draws of given participants with the given random numbers."""
-        return PrivateDraws(clients, randomness)
-
-    def report(self, params: Params, draws: Any) -> tuple[Reports, Array]:
-        """Return the noisy f_i and g_i on fresh rows, and g_i again, which ``direction`` uses."""
-
-        def one(participant: tuple[Array, Any, Array]) -> Array:
-            client, keys, noise = participant
-            drawn = self._draw_rows(client, None if keys is None else keys[0])
-            return self._noisy_values(params, client, drawn, self.noise.report * noise, self.rate)
-
-        randomness = draws.randomness
-        values = map_slices(one, (draws.clients, randomness.row_keys, randomness.report_noise), self.slice_size)
-        objective, constraint = values[:, 0], values[:, 1:]
-        return Reports(objective, constraint, None, jnp.ones(objective.shape, bool)), constraint
+    def report(self, params: Params, draws: HostDraws) -> tuple[Reports, np.ndarray]:
+        """Return the noisy f_i and g_i on fresh rows, and g_i again, which ``directions`` uses."""
+        drawn = self._draw_rows(draws.clients)
+        values = self._noisy_values(params, draws.clients, drawn, self.levels.report, self.privacy.rate)
+        mask: Any = np.ones(len(values), bool)
+        reported: Any = values.astype(self._dtype)
+        return Reports(reported[:, 0], reported[:, 1:], None, mask), reported[:, 1:]
 
     def direction(
-        self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
         """Return Σ_i r_i u_i, the weighted sum of the participants' directions."""
-        local_steps = jax.vmap(self._local_steps(params, decision.local_loss, step_size))
-
-        def in_slice(part: tuple[Any, ...]) -> Params:
-            weights, participants = part
-            return weighted_sum(local_steps(participants), weights)
-
-        participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
-        return sum_slices(in_slice, (decision.weights, participants), self.slice_size)
+        weights = np.asarray(decision.weights)
+        every = self.directions(params, draws, kept, decision, switches, step_size)
+        return jax.tree.map(lambda part: np.tensordot(weights, part, axes=1).astype(part.dtype), every)
 
     def directions(
-        self, params: Params, draws: Any, kept: Array, decision: Decision, switches: bool, step_size: Any
+        self, params: Params, draws: HostDraws, kept: Any, decision: Decision, switches: bool, step_size: Any
     ) -> Params:
-        """Return the direction u_i of every participant, stacked along the first axis."""
-        participants = (draws.clients, draws.randomness, kept, decision.local_loss.own)
-        return map_slices(self._local_steps(params, decision.local_loss, step_size), participants, self.slice_size)
+        """Return every u_i, the mean of E gradients on fresh rows with fresh noise, stacked along the first axis."""
+        clients, loss = draws.clients, decision.local_loss
+        mixes, scales = zip(*(self._mix(loss.of(i), kept[i], client) for i, client in enumerate(clients)), strict=True)
+        params = jax.tree.map(np.asarray, params)
+        start = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(params)]).astype(float)
+        per_row = np.array(scales)[:, None] * self.privacy.clip_gradient / self.privacy.rate
+        total = np.zeros((len(clients), start.size))
 
-    def _local_steps(self, params: Params, loss: LocalLoss, step_size: Any) -> Callable[[Any], Params]:
-        """Return the function that computes u_i: the mean of E gradients, each on fresh rows and with fresh noise."""
+        def to_params(vectors: np.ndarray) -> Params:
+            unflattened = unflatten_vector(vectors, params)
+            return jax.tree.map(lambda part, leaf: part.astype(leaf.dtype), unflattened, params)
 
-        def steps(participant: tuple[Any, ...]) -> Params:
-            client, randomness, constraint, own = participant
-            mix, scale = mix_row_losses(loss.with_own(own), constraint, self.counts[client])
-            per_row = scale / self.rate
-            row_keys = None if randomness.row_keys is None else randomness.row_keys[1:]
+        for _ in range(self.local_steps):
+            drawn = self._draw_rows(clients)
+            points = to_params(start - float(step_size) * total)
+            size = self._slice_size(drawn.indices.shape[1] * self._row_bytes + 3 * self._parameter_bytes)
+            arguments = points, drawn, np.stack(mixes), self.privacy.clip_gradient
+            sums = _gradient_sums(self._rows, *arguments, self._losses, size)
+            total += per_row * add_noise(np.asarray(sums), self.levels.step)
+        return to_params(total / self.local_steps)
 
-            def step(total: Params, keys: tuple[Any, Array]) -> tuple[Params, None]:
-                iterate = jax.tree.map(lambda w, s: w - jnp.asarray(step_size, w.dtype) * s, params, total)
-                drawn = self._draw_rows(client, keys[0])
-                batch = self.rows.take(drawn.indices, drawn.counted)
-                summed = sum_clipped_gradients(self.losses, iterate, batch, drawn.counted, mix, self.clip_gradient)
-                flat, unravel = ravel_pytree(summed)
-                noise = jax.random.normal(keys[1], flat.shape, flat.dtype)
-                noisy = unravel(flat + self.noise.step.astype(flat.dtype) * noise)
-                return jax.tree.map(lambda s, part: s + per_row.astype(s.dtype) * part, total, noisy), None
+    def _mix(self, loss: LocalLoss, constraint: Any, client: int) -> tuple[np.ndarray, float]:
+        counts: Any = self.counts[client]
+        mix, scale = mix_row_losses(loss, constraint, counts)
+        return np.asarray(mix), float(scale)
 
-            total, _ = lax.scan(step, jax.tree.map(jnp.zeros_like, params), (row_keys, randomness.noise_keys))
-            return jax.tree.map(lambda part: part / self.local_steps, total)
+    def _draw_rows(self, clients: np.ndarray, rate: float | None = None) -> DrawnRows:
+        """Draw rows of each client from the system's entropy, padded to a power of two."""
+        drawn = [secret_draw(int(self._sizes[i]), self.privacy.rate if rate is None else rate) for i in clients]
+        width = 1 << max(0, max(map(len, drawn)) - 1).bit_length()
+        places: Any = np.zeros((len(drawn), width), np.int32)
+        for row, rows, client in zip(places, drawn, clients, strict=True):
+            row[: len(rows)] = self._offsets[client] + rows
+        counted: Any = np.arange(width) < np.array([len(rows) for rows in drawn])[:, None]
+        return DrawnRows(places, counted)
 
-        return steps
-
-    def _draw_rows(self, client: Array, key: Any) -> DrawnRows:
-        if self.rate == 1:
-            return jax_rows.all_rows(self.rows, client, self.width)
-        return jax_rows.draw_poisson_sample(self.rows, client, self.width, self.capacity, key, self.rate)
-
-    def _noisy_values(self, params: Params, client: Array, drawn: DrawnRows, noise: Array, share: float) -> Array:
-        """Return f and g of one client: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
-        batch = self.rows.take(drawn.indices, drawn.counted)
-        summed = sum_clipped_values(self.losses, params, batch, drawn.counted, self.clip_value)
-        noisy = summed + noise.astype(summed.dtype)
-        counts = (self.counts[client] * share).astype(noisy.dtype)
-        return jnp.where(counts > 0, noisy / jnp.where(counts > 0, counts, 1), -jnp.inf)
+    def _noisy_values(
+        self, params: Params, clients: np.ndarray, drawn: DrawnRows, level: float, share: float
+    ) -> np.ndarray:
+        """Return noisy f and g: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
+        clip, size = self.privacy.clip_value, self._slice_size(drawn.indices.shape[1] * self._row_bytes)
+        sums = _value_sums(self._rows, params, drawn, clip, self._losses, size)
+        return self._over_counts(clip * add_noise(np.asarray(sums), level), share, -np.inf, clients)
 
     def evaluate(self, params: Any) -> Any:
         """Raise ValueError: evaluations on all rows during a run are not part of the privacy accounting."""
         raise ValueError("private clients cannot be evaluated on all rows during a run; use their reports")
 
-    def without_final_evaluation(self) -> PrivateOracle:
-        """Return the same clients, but with an ``evaluate_params`` that returns NaN and releases nothing."""
-        return replace(self, evaluates=False)
-
     def evaluate_params(self, params: Params) -> Evaluation:
-        """Return noisy f_i and g_i on all rows; the same parameters always get the same noise."""
-        values = np.full(self.counts.shape, np.nan)
-        if self.evaluates:
-            bits = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(params))
-            values = np.asarray(_evaluate(self, params, jax.random.fold_in(self.evaluation_key, zlib.crc32(bits))))
+        """Return noisy f_i and g_i on all rows; NaN if ``evaluates`` is False, which releases nothing."""
+        if not self.evaluates:
+            values = np.full(self.counts.shape, math.nan)
+        else:
+            every = np.arange(self.client_count)
+            values = self.ledger.evaluate(
+                fingerprint(params),
+                lambda: self._noisy_values(params, every, self._draw_rows(every, 1.0), self.levels.evaluation, 1.0),
+            )
         return Evaluation(values[:, 0], values[:, 1:])
 
 
-def with_secret(key: Array, secret: Array) -> Array:
-    """Return ``key`` with all words of ``secret`` folded in."""
-    for i in range(secret.shape[0]):
-        key = jax.random.fold_in(key, secret[i])
-    return key
+@partial(compile_exactly, static_argnums=(4, 5))
+def _value_sums(rows: Rows, params: Params, drawn: DrawnRows, clip: Any, losses: Losses, size: int) -> Any:
+    def one(drawn: DrawnRows) -> Any:
+        return jax_rows.sum_clipped_values(losses, params, rows.take(*drawn), drawn.counted, clip)
+
+    return map_slices(one, drawn, size)
 
 
-@jax.jit
-def _evaluate(oracle: PrivateOracle, params: Params, key: Array) -> Array:
-    def one(client_and_noise: tuple[Array, Array]) -> Array:
-        client, noise = client_and_noise
-        drawn = jax_rows.all_rows(oracle.rows, client, oracle.width)
-        return oracle._noisy_values(params, client, drawn, oracle.noise.evaluation * noise, 1.0)
+@partial(compile_exactly, static_argnums=(5, 6))
+def _gradient_sums(rows: Rows, points: Any, drawn: DrawnRows, mixes: Any, clip: Any, losses: Losses, size: int) -> Any:
+    def one(client: tuple[Params, DrawnRows, Any]) -> Any:
+        params, drawn, mix = client
+        return jax_rows.sum_clipped_gradients(losses, params, rows.take(*drawn), drawn.counted, mix, clip)
 
-    clients = jnp.arange(oracle.client_count, dtype=jnp.int32)
-    noise = jax.random.normal(key, oracle.counts.shape, oracle.counts.dtype)
-    return map_slices(one, (clients, noise), oracle.slice_size)
+    return map_slices(one, (points, drawn, mixes), size)

@@ -35,7 +35,7 @@ class RowFunctions:
         return np.concatenate(values) if values else np.zeros((0, 0))
 
     def sum_gradients(self, params: Params, data: TorchRows, rows: np.ndarray, mix: Any, clip: float) -> Arrays:
-        """Return the sum over rows of the gradients of <mix, (f, surrogate of g)>, each clipped to norm ``clip``."""
+        """Return the sum over rows of clipped gradients of <mix, (f, surrogate of g)>, in integers."""
         self._functions.load(params)
         like = next(iter(self._functions.trained.values()))
 
@@ -45,9 +45,7 @@ class RowFunctions:
                 loss = LocalLoss(float(mix[0]), constraint, 0.0, 0.0)
                 losses = LocalLosses.of(loss, np.arange(len(batches)), like)
                 stacked = self._joint.directions([batches], losses, 1, 0.0)
-                arrays = {name: part.double().cpu().numpy() for name, part in stacked.items()}
-                for i in range(len(batches)):
-                    yield {name: part[i] for name, part in arrays.items()}
+                yield {name: part.double().cpu().numpy() for name, part in stacked.items()}
 
         with preserve_module(self._functions.module):
             return sum_clipped_gradients(gradients(), params, clip)

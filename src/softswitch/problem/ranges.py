@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,12 +29,17 @@ def check_range(name: str, bounds: Any) -> Range | None:
     if bounds is None:
         return None
     if isinstance(bounds, set | frozenset):
-        if len(bounds) != 2 or not np.isfinite(list(bounds)).all():
+        if len(bounds) != 2 or not is_interval(*sorted(map(float, bounds))):
             raise ValueError(f"{name} as a set must have two finite numbers, such as {{0, 1}}, but is {set(bounds)!r}")
         return frozenset(map(float, bounds))
-    if np.shape(bounds) != (2,) or not bounds[0] < bounds[1] or not np.isfinite(list(bounds)).all():
-        raise ValueError(f"{name} must be (low, high) with low < high, but is {bounds!r}")
+    if np.shape(bounds) != (2,) or not is_interval(*map(float, bounds)):
+        raise ValueError(f"{name} must be (low, high) with low < high and a finite length, but is {bounds!r}")
     return float(bounds[0]), float(bounds[1])
+
+
+def is_interval(low: float, high: float) -> bool:
+    """Return whether low < high and the length is a finite number."""
+    return 0 < high - low < math.inf
 
 
 def expand_ranges(bounds: Any, count: int) -> list[Range | None]:

@@ -157,6 +157,11 @@ class Checkpoints:
                 return identity.get(name)
         return None
 
+    def saved_rounds(self) -> tuple[int, int]:
+        """Return the completed rounds of the newest intact checkpoint and its first averaged one; (0, 0) without it."""
+        newest = self._newest()
+        return (0, 0) if newest is None else (newest[1]["done"], newest[1]["averaging_from"])
+
     def saved_names(self) -> tuple[str, ...]:
         """Return the clients of the newest intact checkpoint, in their order; none if there is no checkpoint."""
         newest = self._newest()

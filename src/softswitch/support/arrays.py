@@ -69,6 +69,15 @@ def fingerprint(*trees: Any) -> str:
     return digest.hexdigest()
 
 
+def unflatten_vector(vectors: np.ndarray, like: Tree) -> Tree:
+    """Return arrays of the shapes in ``like`` from their entries in the last axis; further axes are in front."""
+    leaves, tree = jax.tree.flatten(like)
+    parts = np.split(vectors, np.cumsum([np.size(leaf) for leaf in leaves])[:-1], axis=-1)
+    shaped = [part.reshape(*vectors.shape[:-1], *np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    restored: Tree = jax.tree.unflatten(tree, shaped)
+    return restored
+
+
 def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return a NumPy array of zeros, aligned to 64 bytes so that JAX can use it without a copy."""
     size = math.prod(shape) * dtype.itemsize

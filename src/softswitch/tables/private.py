@@ -1,14 +1,12 @@
-"""Training on a table with differential privacy: settings, declared features, and the key of the noise."""
+"""Training on a table with differential privacy: settings and declared features."""
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from softswitch.privacy.settings import RecordPrivacy
@@ -20,8 +18,6 @@ from softswitch.tables.settings import AIMS, Config
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
 WITHHELD = "withheld: private data"  # in run.json instead of the file's digest, which would allow guessing the file
-NOISE_KEY = "noise.key"  # name of the file with the key of the noise
-KEY_WORDS = 2  # number of 32-bit words of the key
 
 
 def training_privacy(config: Config) -> RecordPrivacy | None:
@@ -101,23 +97,3 @@ def declared_label(label: Label) -> Label:
     if label.low is None or label.high is None:
         raise ValueError("data.label_range must be set with privacy: mean and deviation have no privacy budget")
     return NumberLabel((label.low + label.high) / 2, (label.high - label.low) / 2, label.low, label.high)
-
-
-def noise_key(folder: Path) -> tuple[int, ...]:
-    """Return the secret key of the noise, ``KEY_WORDS`` integers, from a folder of checkpoints.
-
-    It is created from the system's entropy if the folder has neither a key nor a checkpoint.
-    """
-    file = folder / NOISE_KEY
-    folder.mkdir(parents=True, exist_ok=True)
-    if not file.exists():
-        if any(folder.glob("round-*")):
-            raise ValueError(f"{file} is missing, so the run cannot be resumed; start a new run")
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-            stream.write(os.urandom(4 * KEY_WORDS))
-            stream.flush()
-            os.fsync(stream.fileno())
-    content = file.read_bytes()
-    if len(content) != 4 * KEY_WORDS:
-        raise ValueError(f"{file} is damaged, so the run cannot be resumed; start a new run")
-    return tuple(int.from_bytes(content[i : i + 4], "little") for i in range(0, len(content), 4))

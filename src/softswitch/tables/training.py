@@ -24,6 +24,7 @@ from softswitch.engine.solve import solve
 from softswitch.methods.automatic import as_method
 from softswitch.methods.base import Method
 from softswitch.oracles.options import Logging, Output, Sampling
+from softswitch.privacy.ledger import ReleaseLedger
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.results import folder as run_folder
 from softswitch.results.baseline import Usefulness
@@ -41,7 +42,7 @@ from softswitch.tables.metrics import assess_model, group_metrics
 from softswitch.tables.model import ModelFile
 from softswitch.tables.preparation import CERTIFIED, MEMORY, PreparedTable, build_method, fill_alpha, uses_score
 from softswitch.tables.preparation import prepare_table as prepare_table
-from softswitch.tables.private import NOISE_KEY, WITHHELD, certificate_privacy, noise_key, training_privacy
+from softswitch.tables.private import WITHHELD, certificate_privacy, training_privacy
 from softswitch.tables.settings import ALL, AUTO, Config, read_config, replace_auto, write_config
 from softswitch.tables.thresholds import ScoredModel, ThresholdPath, train_score
 
@@ -116,7 +117,7 @@ def train(
     try:
         return _run(folder, config, table, method, about, callbacks=callbacks, progress=progress)
     except ValueError:
-        if {file.name for file in folder.rglob("*") if file.is_file()} <= {CONFIG, ABOUT, NOISE_KEY}:  # nothing was run
+        if {file.name for file in folder.rglob("*") if file.is_file()} <= {CONFIG, ABOUT}:  # nothing was run
             shutil.rmtree(folder)
         raise
 
@@ -166,8 +167,8 @@ def resume(
         extended = replace(extended, seconds=seconds)
     config, old = replace(config, run=extended), config
     table = prepare_table(config, base)
-    has_key = (run.folder / CHECKPOINTS / NOISE_KEY).exists()
-    if config.privacy.epsilon is not None and "status" in run.about and not has_key:
+    is_evaluated = ReleaseLedger(run.folder / CHECKPOINTS).is_evaluated
+    if config.privacy.epsilon is not None and "status" in run.about and is_evaluated:
         raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
     if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
         raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
@@ -226,8 +227,6 @@ def _run(
             groups = group_metrics(result.params, table.held_out)
             about["groups"] = {names[row.pop("group")]: row for row in groups}
     write_encoding(folder, config, table, scored)
-    if privacy is not None and result.status.code is not StatusCode.STOPPED:
-        (folder / CHECKPOINTS / NOISE_KEY).unlink(missing_ok=True)  # first: a kill must not allow a second certificate
     write_result(folder, result, about=about, clients=columns, certificate=certificate)
     return TrainedRun(folder, result, certificate, about.get("certification"))
 
@@ -298,11 +297,12 @@ def _solve_privately(
     checkpoints: Path, config: Config, table: PreparedTable, method: Method, privacy: RecordPrivacy, logging: Logging
 ) -> Certified:
     """Return a private result and, if rows are held out, its private certificate. Nothing else uses rows."""
-    key = noise_key(checkpoints)
     given = solve_options(config) | {"logging": logging, "checkpoints": Checkpoints(checkpoints)}
     options = RunOptions(**given, seconds=config.run.seconds, privacy=privacy)
-    result = solve_privately(table.problem, table.train, method, options, key)
+    result = solve_privately(table.problem, table.train, method, options)
     if table.held_out is None or result.status.code in (StatusCode.STOPPED, StatusCode.DIVERGED):
+        return Certified(result, None, None)
+    if not ReleaseLedger(checkpoints).claim_certificate():
         return Certified(result, None, None)
     budget = certificate_privacy(config)
     certificate = certify(result, table.problem, table.held_out, config.run.confidence, privacy=budget)

@@ -1,0 +1,71 @@
+"""ReleaseLedger: what a private run has released or begun to release, counted before it happens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from softswitch.support import checks
+from softswitch.support.files import read_json, write_json
+
+logger = logging.getLogger("softswitch")
+LEDGER = "releases.json"  # name of the file in a folder of checkpoints
+SCHEMA = {"rounds": int, "evaluated": str, "values": [[(float, None)]], "certified": bool}
+
+
+class ReleaseLedger:
+    """Counts the rounds of a run before they are played, and keeps its only evaluation.
+
+    With a folder, the counts survive the process, so that rounds of an interrupted process stay spent.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._file = None if folder is None else folder / LEDGER
+        state: dict[str, Any] = {"rounds": 0, "evaluated": "", "values": [], "certified": False}
+        if self._file is not None and self._file.exists():
+            state = read_json(self._file)
+            checks.check_schema(state, SCHEMA, LEDGER)
+        self._state = state
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds that were begun, by all processes."""
+        return int(self._state["rounds"])
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the answer was evaluated."""
+        return bool(self._state["evaluated"])
+
+    def begin_rounds(self, count: int) -> None:
+        """Count rounds, before they are played."""
+        self._write(rounds=self.rounds + count)
+
+    def evaluate(self, params: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the only evaluation, of parameters with this digest: saved, or computed and saved."""
+        if not self.is_evaluated:
+            values = compute()
+            rows = [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
+            self._write(evaluated=params, values=rows)
+            return values
+        if self._state["evaluated"] != params:
+            raise ValueError("the privacy budget has one evaluation, which was spent on other parameters")
+        return np.array([[-np.inf if value is None else value for value in row] for row in self._state["values"]])
+
+    def claim_certificate(self) -> bool:
+        """Return whether the budget of the certificate is left, and count it as spent."""
+        is_left = not self._state["certified"]
+        if not is_left:
+            logger.warning("no certificate: its privacy budget was spent by a process that was interrupted")
+        self._write(certified=True)
+        return is_left
+
+    def _write(self, **changes: Any) -> None:
+        self._state |= changes
+        if self._file is not None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, self._state)
