@@ -80,7 +80,14 @@ def make_client(folder: Path, canary: bool, privacy: ss.RecordPrivacy) -> fl.Pri
     """Return a private client whose training and held-out rows have the canary, or not."""
     rows = make_rows(canary)
     client = fl.NumpyClient(
-        mean_loss, event_rate, rows, START, name="a", held_out=rows, objective_range=(0, 1), constraint_range={0, 1}
+        mean_loss,
+        event_rate,
+        rows,
+        START,
+        name="a",
+        held_out=rows,
+        objective_range=(0, 1),
+        constraint_range=frozenset((0, 1)),
     )
     private = fl.PrivateClient(client, privacy, budget_file=folder / f"{canary}.json", rounds=1)
     private._levels = NoiseLevels(*[privacy.noise or NOISE] * 3)
@@ -96,7 +103,8 @@ def release_report(client: fl.PrivateClient, position: int) -> float:
 
 def release_direction(client: fl.PrivateClient) -> float:
     """Return the entry of a direction to which only the canary contributes."""
-    return float(client.update(START, TASK, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"][2])
+    no_constraint: Any = np.zeros(1)
+    return float(client.update(START, TASK, LocalLoss(1.0, no_constraint, 0.0, 0.0))["w"][2])
 
 
 def release_evaluation(client: fl.PrivateClient) -> float:

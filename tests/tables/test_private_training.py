@@ -98,6 +98,33 @@ def test_features_use_declared_ranges_only(home):
     assert other.encoding == ready.encoding
 
 
+def test_values_outside_declared_ranges_are_clipped(home):
+    config = parse_config(settings_dict())
+    row = pd.DataFrame({"age": [1e9, -5.0], "dose": [0.0, 0.0], "sex": ["F", "M"]})
+    assert prepare_table(config, home).encoding.encode(row)[:, 0].tolist() == [1.0, -1.0]
+
+
+def test_removing_a_row_does_not_move_others_between_splits(home):
+    """Rows are held out by their contents."""
+    config = parse_config(settings_dict())
+    splits = []
+    for table in (cases(), cases().drop(index=[5, 17])):
+        table.to_csv(home / "cases.csv", index=False)
+        prepared = prepare_table(config, home)
+        splits.append(
+            [
+                set(map(tuple, np.asarray(rows.rows.columns["x"]).tolist()))
+                for rows in (prepared.train, prepared.held_out)
+            ]
+        )
+    cases().to_csv(home / "cases.csv", index=False)
+    (train, held_out), (fewer_train, fewer_held_out) = splits
+    assert fewer_train <= train
+    assert fewer_held_out <= held_out
+    assert len(train) + len(held_out) - len(fewer_train) - len(fewer_held_out) == 2
+    assert 0.2 < len(held_out) / 900 < 0.3
+
+
 def settings_dict():
     return tomllib.loads(SETTINGS)
 

@@ -13,13 +13,11 @@ _PROBABILITY = checks.limits(above=0, below=1)  # metadata of fields
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPrivacy:
-    """Record-level differential privacy: clients release only sums of clipped rows with Gaussian noise.
+    """Record-level differential privacy: clients release only sums of clipped rows with discrete Gaussian noise.
 
-    Numbers of rows are public: each client's total, and that of each class or group.
-
-    Runs of ``solve`` are simulations: they draw noise and rows from ``seed``, 0 by default, which the result contains.
-    Anyone with the seed can subtract the noise. ``PrivateClient`` over Flower and ``softswitch train`` keep the noise
-    secret: they draw it with the operating system's entropy.
+    Numbers of rows are public: each client's total, and that of each class or group. Each row's contribution is rounded
+    to integers, and sums and noise are integers. Noise and drawn rows come from the operating system's entropy, so a
+    private run does not repeat with its seed.
 
     Set ``epsilon`` to calibrate the noise for the planned number of rounds, or ``noise`` to compute ε from it. Needs
     ``pip install 'softswitch[privacy]'``.

@@ -43,6 +43,7 @@ class Numeric:
     mean: float  # mean of the training rows
     scale: float  # standard deviation of the training rows
     empty: bool = False  # whether training rows have empty cells; a second feature then marks them
+    bounded: bool = False  # whether values are clipped to mean ± scale
     kind: Literal["number"] = "number"
 
     @classmethod
@@ -69,6 +70,7 @@ class Numeric:
         if len(wrong):
             raise _wrong_cell(self.name, "numbers", wrong.iloc[0])
         scaled = ((numbers.fillna(self.mean) - self.mean) / self.scale).to_numpy(np.float32)
+        scaled = scaled.clip(-1, 1) if self.bounded else scaled
         return np.stack([scaled, numbers.isna().to_numpy(np.float32)] if self.empty else [scaled], axis=1)
 
 

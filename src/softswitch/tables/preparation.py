@@ -23,7 +23,7 @@ from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.features import Encoding, mark_categories
 from softswitch.tables.labels import Label, NumberLabel, fit_label
-from softswitch.tables.private import declared_encoding, declared_label
+from softswitch.tables.private import declared_encoding, declared_label, hold_out_by_hash
 from softswitch.tables.settings import (
     AIMS,
     AUTO,
@@ -91,7 +91,11 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
     columns |= {} if group is None else {"group": group}
     share = data.validation if config.run.aim == CERTIFIED and data.held_out > 0 else 0.0
     options: dict[str, Any] = {"seed": config.run.seed, "names": ("data.validation", "data.held_out")}
-    masks = split_masks(client, *columns.values(), validation=share, calibration=data.held_out, **options)
+    if is_private:  # rows must not depend on each other
+        held = hold_out_by_hash(table, data.held_out, config.run.seed)
+        masks = ~held, np.zeros_like(held), held
+    else:
+        masks = split_masks(client, *columns.values(), validation=share, calibration=data.held_out, **options)
     label: Label = fit_label(values, masks[0], types, **known)
     if is_private:
         label, encoding = declared_label(label), declared_encoding(config, features)

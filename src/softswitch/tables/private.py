@@ -9,9 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.support.checks import call_all
-from softswitch.tables.features import Categorical, Encoding, Numeric
+from softswitch.tables.features import Categorical, Encoding, Numeric, to_categories
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
 
@@ -72,12 +75,12 @@ def declared_encoding(config: Config, names: Sequence[str]) -> Encoding:
 
 
 def _declared_number(entry: str) -> Numeric:
-    """Return the encoding of a column from an entry such as "age: 18 to 90", which maps this range to [−1, 1]."""
+    """Return the encoding of a column from an entry such as "age: 18 to 90": clipped, and scaled to [−1, 1]."""
     match = _RANGE.fullmatch(entry)
     if match is None or not 0 < float(match[3]) - float(match[2]) < math.inf:
         raise ValueError(f"privacy.ranges must be strings like 'age: 18 to 90', but one is {entry!r:.100}")
     low, high = float(match[2]), float(match[3])
-    return Numeric(match[1], (low + high) / 2, (high - low) / 2)
+    return Numeric(match[1], (low + high) / 2, (high - low) / 2, bounded=True)
 
 
 def _declared_levels(entry: str) -> Categorical:
@@ -86,6 +89,13 @@ def _declared_levels(entry: str) -> Categorical:
     if not name.strip() or len(levels) < 2 or len(set(levels)) < len(levels) or not all(levels):
         raise ValueError(f"privacy.levels must be strings like 'sex: F, M', but one is {entry!r:.100}")
     return Categorical(name.strip(), levels)
+
+
+def hold_out_by_hash(table: pd.DataFrame, share: float, seed: int) -> np.ndarray:
+    """Return a mask of about this share of the rows, by a hash of each row: no row depends on the others."""
+    cells = table.apply(to_categories).fillna("")
+    hashes = pd.util.hash_pandas_object(cells, index=False, hash_key=f"{seed % 10**16:016d}")
+    return np.asarray(hashes.to_numpy() < share * 2.0**64)
 
 
 def declared_label(label: Label) -> Label:
