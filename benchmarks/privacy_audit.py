@@ -24,7 +24,7 @@ from softswitch.privacy.accounting import compute_epsilon
 from softswitch.privacy.settings import NoiseLevels, Releases
 
 DELTA, ERROR = 0.05, 0.05  # δ of the stated ε; probability that a lower bound is wrong
-ROWS, FEATURES = 8, 3
+ROWS, FEATURES = 14, 3
 NOISE = 1.0  # noise multiplier of every release
 START = {"w": np.zeros(FEATURES, np.float32)}
 TASK = fl.Task(round=0, seed=0, local_steps=1, step_size=0.1, switches=True)
