@@ -13,6 +13,7 @@ from typing import Any
 
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.support.checks import call_all
+from softswitch.support.files import make_folder, read_bytes
 from softswitch.tables.features import Categorical, Encoding, Numeric
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
@@ -109,7 +110,7 @@ def noise_key(folder: Path) -> tuple[int, ...]:
     It is created from the system's entropy if the folder has neither a key nor a checkpoint.
     """
     file = folder / NOISE_KEY
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if not file.exists():
         if any(folder.glob("round-*")):
             raise ValueError(f"{file} is missing, so the run cannot be resumed; start a new run")
@@ -117,7 +118,7 @@ def noise_key(folder: Path) -> tuple[int, ...]:
             stream.write(os.urandom(4 * KEY_WORDS))
             stream.flush()
             os.fsync(stream.fileno())
-    content = file.read_bytes()
+    content = read_bytes(file)
     if len(content) != 4 * KEY_WORDS:
         raise ValueError(f"{file} is damaged, so the run cannot be resumed; start a new run")
     return tuple(int.from_bytes(content[i : i + 4], "little") for i in range(0, len(content), 4))

@@ -7,6 +7,7 @@ import JAX, because ``softswitch init`` uses it.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import zipfile
@@ -20,7 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from softswitch.problem.choices import BINARY, NUMBER
-from softswitch.support.files import check_archive, write_atomically
+from softswitch.support.files import MAX_ARCHIVE_BYTES, check_archive, read_bytes, write_atomically
 
 FOLDS = 4  # of the cross-validation
 BOOSTING_STEPS = (20, 100)  # smallest and largest number of steps of gradient boosting
@@ -101,13 +102,13 @@ class Score:
     def load(cls, folder: Path, label_type: str, classes: int) -> Score:
         """Read the estimators of a run folder, without pickle; raise ValueError for other types than expected."""
         skops = _import_skops()
-        file = folder / SCORE_FILE
-        with zipfile.ZipFile(file) as archive:
+        content = read_bytes(file := folder / SCORE_FILE, MAX_ARCHIVE_BYTES)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             check_archive(file, archive.infolist())
-        unknown = skops.get_untrusted_types(file=file)
+        unknown = skops.get_untrusted_types(data=content)
         if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
-        return cls(tuple(skops.load(file, trusted=unknown)), label_type, classes)
+        return cls(tuple(skops.loads(content, trusted=unknown)), label_type, classes)
 
 
 def _import_skops() -> Any:

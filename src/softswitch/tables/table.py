@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from softswitch.support.files import check_bytes, check_size, check_unpacked
+from softswitch.support.files import check_bytes, check_size, check_unpacked, open_atomically
 from softswitch.support.text import escape_cell, unescape_cell
 from softswitch.tables.cells import EMPTY, is_text, parse_cells, same_value
 
@@ -62,7 +62,7 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     if ending not in (TEXT if path.suffix.lower() in COMPRESSED else (*TEXT, *PARQUET, *EXCEL)):
         accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file in {', '.join(COMPRESSED)}"
         raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
-    check_size(path, TABLE)
+    check_size(path.resolve(), TABLE)
     return path, ending
 
 
@@ -106,7 +106,9 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table as CSV. Cells that a spreadsheet would run as formulas are escaped; ``read_table`` undoes that."""
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
-    _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting)
+    compress = COMPRESSED.get(file.suffix.lower(), lambda stream, mode: nullcontext(stream))
+    with open_atomically(file, durable=False) as raw, compress(raw, "wb") as stream:
+        _map_texts(table, escape_cell).to_csv(stream, index=False, quoting=quoting)
 
 
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
