@@ -61,7 +61,7 @@ def test_links_are_not_locked(tmp_path, victim):
     (tmp_path / "checkpoints").symlink_to(tmp_path / "real")
     (tmp_path / "real" / LOCK).symlink_to(victim)
     for folder in (tmp_path / "checkpoints", tmp_path / "real"):
-        with pytest.raises(ValueError, match="must not be a symbolic link"), lock_folder(folder):
+        with pytest.raises(ValueError, match="symbolic link"), lock_folder(folder):
             pass
     assert victim.read_text() == "precious"
 

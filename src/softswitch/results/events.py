@@ -49,7 +49,7 @@ class EventLog:
                     line = b"\n" + line  # a process may have been killed while it wrote
                 stream.write(line)
             self._has_begun = True
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._has_begun:
                 raise
             logger.warning("an event cannot be written and is lost: %s", error)
