@@ -12,7 +12,7 @@ import pytest
 
 from softswitch.support.files import MAX_BYTES_VARIABLE
 from softswitch.tables import table as table_module
-from softswitch.tables.table import open_bytes, read_table
+from softswitch.tables.table import open_bytes, read_table, write_table
 
 TEXT = b"a,b\n" + b"1,x\n" * 50_000
 
@@ -24,6 +24,14 @@ def test_concatenated_gzip_streams(tmp_path):
     with open_bytes(file) as stream:
         assert stream.read() == TEXT
     assert len(read_table(file)) == 50_000
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".csv.bz2", ".csv.xz"])
+def test_suffix_selects_compression_of_written_tables(tmp_path, suffix):
+    file, frame = tmp_path / f"t{suffix}", pd.DataFrame({"a": [1, 2], "b": ["=é", "x\ry"]})
+    write_table(frame, file)
+    pd.testing.assert_frame_equal(read_table(file), frame.astype({"a": float}), check_dtype=False)
+    assert (b'"a"' in file.read_bytes()) == (suffix == ".csv")
 
 
 def test_gzip_bomb_is_rejected(tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ def _type_name(node: dict[str, Any]) -> str:
 
 
 def _check_trees(boosting: Any) -> None:
-    """Raise ValueError if gradient boosting could read outside of its arrays or never end; scikit-learn checks neither."""
+    """Raise ValueError if gradient boosting would read outside of its arrays, or never end."""
     if boosting._preprocessor is not None or np.any(boosting._bin_mapper.is_categorical_):
         raise ValueError("it has categorical features, which scores do not have")
     for tree in itertools.chain.from_iterable(boosting._predictors):
