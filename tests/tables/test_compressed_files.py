@@ -31,7 +31,7 @@ def test_suffix_selects_compression_of_written_tables(tmp_path, suffix):
     file, frame = tmp_path / f"t{suffix}", pd.DataFrame({"a": [1, 2], "b": ["=é", "x\ry"]})
     write_table(frame, file)
     pd.testing.assert_frame_equal(read_table(file), frame.astype({"a": float}), check_dtype=False)
-    assert (b'"a"' in file.read_bytes()) == (suffix == ".csv")
+    assert file.read_bytes().startswith(b'"a"') == (suffix == ".csv")
 
 
 def test_gzip_bomb_is_rejected(tmp_path, monkeypatch):
