@@ -173,6 +173,7 @@ class Loopback:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,  # the SuperLink's database holds what clients report
             )
         self.processes[name] = process
         return process

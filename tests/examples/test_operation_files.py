@@ -178,6 +178,30 @@ def test_units_are_consistent(kind):
     assert re.search(r"^MaxRetentionSec=\d", journal, flags=re.M)
 
 
+@pytest.mark.parametrize("way", ["unit", "compose", "loopback"])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_database_is_private(way, is_new, tmp_path):
+    """What starts the SuperLink leaves a database, and SQLite's files next to it, that only its user can read."""
+    if not is_new:
+        (tmp_path / "state.db").touch(0o644)
+    program = "import sqlite3; c = sqlite3.connect('state.db'); c.execute('pragma journal_mode=wal'); "
+    command = [sys.executable, "-c", program + "c.execute('create table t (x)'); import os; os._exit(0)"]
+    if way == "unit":
+        before = read_unit("superlink")["Service"]["ExecStartPre"].replace("${STATE_DIRECTORY}", str(tmp_path))
+        subprocess.run(shlex.split(before), check=True, umask=0o022)
+    elif way == "compose":
+        entry = yaml.safe_load(COMPOSE["superlink"].read_text(encoding="utf-8"))["services"]["superlink"]["entrypoint"]
+        command = [part.replace("$$", "$").replace("/state/", f"{tmp_path}/") for part in entry] + command
+    else:
+        (tmp_path / "state.db").unlink(missing_ok=True)  # a trial's folder is new
+        assert loopback.Loopback(tmp_path).start("superlink", sys.executable, *command[1:]).wait() == 0
+    if way != "loopback":
+        subprocess.run(command, cwd=tmp_path, check=True, umask=0o022)
+    assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.glob("state.db*")} == dict.fromkeys(
+        ("state.db", "state.db-wal", "state.db-shm"), 0o600
+    )
+
+
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_systemd_accepts_units(kind, tmp_path):
     if shutil.which("systemd-analyze") is None:

@@ -1,15 +1,21 @@
 """Settings files: parsing, defaults and error messages."""
 
+import sys
 import tomllib
+from contextlib import suppress
+from dataclasses import fields
 
 import optax
 import pytest
 
 import softswitch as ss
+from small_run import SETTINGS, table
 from softswitch.methods.softmax_sgm import HardSGM
+from softswitch.tables import training
 from softswitch.tables.preparation import build_method
 from softswitch.tables.settings import (
     METHODS,
+    SECTIONS,
     Config,
     DataSection,
     MethodSection,
@@ -152,3 +158,26 @@ def test_invalid_files_are_rejected(tmp_path):
 def test_integers_are_accepted_for_floats():
     assert parse_config({"data": DATA, "task": {"bound": 1}}).task.bound == 1.0
     assert tomllib.loads(write_config(parse_config({"data": DATA})))["run"]["seed"] == 0
+
+
+NAMES = [
+    (section, entry.name) for section, kind in SECTIONS.items() for entry in fields(kind) if entry.name != "folder"
+]
+
+
+def test_no_setting_runs_code(tmp_path, monkeypatch):
+    """A settings file may come from a stranger, together with a module next to it."""
+    (tmp_path / "intruder.py").write_text("def run(*arguments): ...", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    table(60).to_csv(tmp_path / "cases.csv", index=False)
+    sections, accepted = tomllib.loads(SETTINGS), set()
+    for section, name in NAMES:
+        config = sections | {section: sections.get(section, {}) | {name: "intruder:run"}}
+        lines = [f"[{part}]\n" + "\n".join(f"{k} = {v!r}" for k, v in rest.items()) for part, rest in config.items()]
+        (tmp_path / "hostile.toml").write_text("\n".join(lines), encoding="utf-8")
+        with suppress(ValueError):
+            training.train(tmp_path / "hostile.toml", progress=False)
+            accepted.add(name)
+    assert accepted == {"sensitive", "protected"}  # names of a column and a value, which this kind does not use
+    assert "intruder" not in sys.modules

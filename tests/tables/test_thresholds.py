@@ -9,6 +9,7 @@ import pytest
 from scipy.special import expit
 from scipy.stats import binom
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
 
 import softswitch as ss
 from softswitch.problem.networks import apply_network
@@ -285,4 +286,39 @@ def test_scores_are_stored_without_pickle(rows, tmp_path):
         for name, content in contents.items():
             archive.writestr(name, json.dumps(schema) if name == "schema.json" else content)
     with pytest.raises(ValueError, match=r"subprocess\.Popen"):
+        Score.load(tmp_path, "binary", 2)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("left", 2**31),
+        ("right", 10**6),
+        ("left", 0),
+        ("feature_idx", 2**40),
+        ("feature_idx", -1),
+        ("is_categorical", 1),
+    ],
+)
+def test_trees_stay_within_their_arrays(rows, tmp_path, field, value):
+    """scikit-learn would read any memory, or follow a loop without end."""
+    x, y, *_ = rows
+    score = Score.fit(scores.make_estimators("boosting", "binary"), x, y, np.ones(len(x)), "binary", 2)
+    score.estimators[0]._predictors[1][0].nodes[field][0] = value
+    score.save(tmp_path)
+    with pytest.raises(ValueError, match="a tree has nodes"):
+        Score.load(tmp_path, "binary", 2)
+
+
+@pytest.mark.parametrize("part", ["estimator", "loss"])
+def test_other_estimators_are_refused(rows, tmp_path, part):
+    """Parts of scikit-learn that skops accepts would read any memory if their arrays are wrong."""
+    x, y, *_ = rows
+    score = Score.fit(scores.make_estimators("boosting", "binary"), x, y, np.ones(len(x)), "binary", 2)
+    if part == "loss":
+        score.estimators[0]._loss = KNeighborsClassifier()
+    else:
+        score = Score((KNeighborsClassifier(),), "binary", 2)
+    score.save(tmp_path)
+    with pytest.raises(ValueError, match="KNeighborsClassifier, which scores do not have"):
         Score.load(tmp_path, "binary", 2)

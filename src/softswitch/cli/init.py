@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import JustifyMethod
 from rich.table import Table
-from rich.text import Text
 
 from softswitch.cli.terminal import ask, is_interactive
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
-from softswitch.support.console import SafeConsole
+from softswitch.support.console import SafeConsole, plain_cell, say
 from softswitch.tables.constraints import KINDS, kind_names
 from softswitch.tables.settings import Config, DataSection, TaskSection, write_config
 
@@ -56,6 +55,7 @@ def init(
     Roles and a bound without a flag are proposed. On a terminal, init asks for what is not clear. Otherwise, an unclear
     label or client is an error that lists the candidates.
     """
+    from softswitch.support.files import write_atomically  # NumPy would slow down the command line
     from softswitch.tables import inspection
     from softswitch.tables.table import find_column
 
@@ -100,7 +100,7 @@ def init(
     if bound is None:
         config = _choose_bound(found.table, config, console, has_questions=has_questions)
     console.print(f"\nAt every client: {config.task.kind} at most {config.task.bound:g}. To change it: --kind, --bound")
-    file.write_text(write_config(config), encoding="utf-8")
+    write_atomically(file, write_config(config).encode(), durable=False)
     console.print(f"Wrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
 
 
@@ -124,7 +124,7 @@ class InspectedTable:
             grid.add_column(heading, overflow="fold", justify=justify, no_wrap=not can_wrap)
         for one in self.summaries:
             empty = "" if not one.empty else "<1%" if one.empty < 0.01 else f"{one.empty:.0%}"
-            grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", Text(roles[one.name]))
+            grid.add_row(*map(plain_cell, (one.name, one.content, empty, f"{one.values:,}", roles[one.name])))
         return grid
 
     def choose_column(
@@ -143,7 +143,7 @@ class InspectedTable:
         if not has_questions:
             problem = "candidates are" if lines else "there is no candidate"
             raise ValueError("\n".join([f"--{role} is needed ({meaning}): {problem}", *lines]))
-        typer.echo("\n".join([f"The {role} ({meaning}) is not clear.{' Candidates:' * bool(lines)}", *lines]))
+        say("\n".join([f"The {role} ({meaning}) is not clear.{' Candidates:' * bool(lines)}", *lines]))
         default = candidates[0].name if candidates else None
         return str(ask(role.capitalize(), default, lambda name: find_column(self.table, name, role).name))
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
-from softswitch.support.console import SafeConsole, say
+from softswitch.support.console import SafeConsole, plain_cell, say
 
 if TYPE_CHECKING:
     from softswitch.results.folder import Run
@@ -34,7 +33,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="Folder with runs.")] = Pat
             line = _line(run)
         except (ValueError, OSError):  # softswitch report prints what is wrong
             status, line = "damaged", ("",) * len(HEAD)
-        table.add_row(*map(escape, (str(run.folder.relative_to(folder)), status, *line)))
+        table.add_row(*map(plain_cell, (str(run.folder.relative_to(folder)), status, *line)))
     SafeConsole().print(table, NOTE)
 
 
@@ -47,14 +46,14 @@ def compare(runs: Annotated[list[Path], typer.Argument(help=f"Two or more run fo
     numbers = [str(i) for i in range(1, len(opened) + 1)]
     table = _table("", "run", *HEAD, "rounds", title="Results")
     for number, run, line in zip(numbers, opened, lines, strict=True):
-        table.add_row(number, *map(escape, (run.name, *line)), f"{run.about['rounds']:,}" if run.finished else "")
+        table.add_row(number, *map(plain_cell, (run.name, *line)), f"{run.about['rounds']:,}" if run.finished else "")
     SafeConsole().print(table, NOTE)
     if not differing:
         say("All settings are the same.")
         return
     settings = _table("setting", *numbers, title="Settings that differ")
     for name, values in differing.items():
-        settings.add_row(*map(escape, (name, *values)))
+        settings.add_row(*map(plain_cell, (name, *values)))
     SafeConsole().print(settings)
 
 

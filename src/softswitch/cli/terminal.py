@@ -67,4 +67,5 @@ def ask(question: str, default: str | None, parse: Callable[[str], Any]) -> Any:
         except ValueError as error:
             raise click.UsageError(str(error)) from error
 
-    return typer.prompt(question, default=default, value_proc=check)
+    shown = show_control_characters(question if default is None else f"{question} [{default}]")
+    return typer.prompt(shown, default=default, show_default=False, value_proc=check)

@@ -179,4 +179,4 @@ def certification_warnings(run: Run) -> list[str]:
     """Return the verdict on a model that is certified, but not at every client or no better than a constant."""
     certification = run.about.get("certification") or {}
     is_limited = certification.get("outcome") in (Outcome.PARTLY, Outcome.CONSTANT)
-    return [certification["message"]] if is_limited else []
+    return [" ".join(certification["message"].split())] if is_limited else []

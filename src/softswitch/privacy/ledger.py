@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from softswitch.support import checks
-from softswitch.support.files import read_json, write_json
+from softswitch.support.files import make_folder, read_json, write_json
 
 logger = logging.getLogger("softswitch")
 LEDGER = "releases.json"  # name of the file in a folder of checkpoints
@@ -67,5 +67,5 @@ class ReleaseLedger:
     def _write(self, **changes: Any) -> None:
         self._state |= changes
         if self._file is not None:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._file.parent)
             write_json(self._file, self._state)

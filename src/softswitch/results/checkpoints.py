@@ -19,7 +19,7 @@ from softswitch.methods.state import State
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint, flatten_by_path, unflatten_by_path
-from softswitch.support.files import MAX_TENSOR_BYTES, check_size, wrap_read_errors, write_atomically
+from softswitch.support.files import MAX_TENSOR_BYTES, check_size, make_folder, wrap_read_errors, write_atomically
 from softswitch.support.processes import lock_folder
 
 KIND, FORMAT = "softswitch checkpoint", "softswitch checkpoint 7"
@@ -110,7 +110,7 @@ class Checkpoints:
                 resume it.
         """
         folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         arrays = flatten_by_path((snapshot.state, snapshot.record, snapshot.best))
         values = {name: getattr(snapshot, name) for name in VALUES}
         content = json.dumps({"identity": dict(identity), **values})

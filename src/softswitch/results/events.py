@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from softswitch.support.files import check_regular
+from softswitch.support.files import MAX_TEXT_BYTES, check_size, open_regular
 
 logger = logging.getLogger("softswitch.runs")
 EVENTS = "events.jsonl"
@@ -44,14 +43,13 @@ class EventLog:
         line = (json.dumps(event, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
         if not self._has_begun:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            if os.path.lexists(self.file):
-                check_regular(self.file, follow_symlinks=False)
-                line = b"\n" + line  # a process may have been killed while it wrote
         try:
-            with self.file.open("ab") as stream:
+            with open_regular(self.file, "ab") as stream:
+                if not self._has_begun and stream.tell():
+                    line = b"\n" + line  # a process may have been killed while it wrote
                 stream.write(line)
             self._has_begun = True
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._has_begun:
                 raise
             logger.warning("an event cannot be written and is lost: %s", error)
@@ -60,7 +58,7 @@ class EventLog:
 def read_events(file: str | Path) -> list[dict[str, Any]]:
     """Return all events of a log in order; an empty list if the file does not exist. Damaged lines are skipped.
 
-    If it is a pipe or a device, ValueError is raised.
+    If it is too large, a link, a pipe or a device, ValueError is raised.
 
     Args:
         file: The file of an ``EventLog``, such as events.jsonl in a run folder.
@@ -68,8 +66,8 @@ def read_events(file: str | Path) -> list[dict[str, Any]]:
     path, events = Path(file), []
     if not path.exists():
         return []
-    check_regular(path)
-    with path.open("rb") as stream:
+    check_size(path, MAX_TEXT_BYTES)
+    with open_regular(path) as stream:
         while line := stream.readline(MAX_LINE_BYTES):
             with suppress(ValueError, RecursionError):
                 event = json.loads(line)

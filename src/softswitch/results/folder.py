@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load, save
 
 from softswitch.problem.parameters import Params
 from softswitch.results.certificate import Certificate, Outcome, Verdict
@@ -30,7 +30,7 @@ from softswitch.results.status import Restart
 from softswitch.support import files
 from softswitch.support.arrays import flatten_by_path, unflatten_by_path
 from softswitch.support.checks import ANY, MapOf, check_schema
-from softswitch.support.files import wrap_read_errors, write_atomically, write_json
+from softswitch.support.files import open_atomically, wrap_read_errors, write_atomically, write_json
 from softswitch.support.text import escape_row, shorten_numbers, unescape_cell
 
 ABOUT, CONFIG, HISTORY, CLIENTS = "run.json", "config.toml", "history.npz", "clients.csv"
@@ -256,9 +256,9 @@ class Run:
     def params(self) -> dict[str, np.ndarray]:
         """The arrays of the answer's parameters, by their path in the parameter tree."""
         file = self.folder / PARAMS
-        files.check_size(file, files.MAX_TENSOR_BYTES)
+        content = files.read_bytes(file, files.MAX_TENSOR_BYTES)
         with wrap_read_errors(file):
-            return load_file(file)
+            return load(content)
 
     def restore_params(self, like: Params) -> Params:
         """Return the answer's parameters as a tree with the structure of ``like``, such as ``problem.start``."""
@@ -345,9 +345,8 @@ def compare_settings(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
 
 def write_frontier(folder: Path, frontier: Frontier, about: Mapping[str, Any]) -> None:
     """Write frontier.png, then frontier.json with the points and ``about``. The JSON file marks a complete folder."""
-    stream = io.BytesIO()
-    frontier.figure().savefig(stream, format="png", dpi=150)
-    write_atomically(folder / "frontier.png", stream.getvalue(), durable=False)
+    with open_atomically(folder / "frontier.png", durable=False) as stream:
+        frontier.figure().savefig(stream, format="png", dpi=150)
     write_json(folder / FRONTIER, {"format": FRONTIER_FORMAT, "about": dict(about), **frontier.to_dict()})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -15,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.compressors import join_byte_counts
 from softswitch.oracles.evaluation import ClientSummary
-from softswitch.support.files import read_npz, wrap_read_errors, write_atomically
+from softswitch.support.files import open_atomically, read_npz, wrap_read_errors
 
 EMPTY_PLACE = {"clients": -1, "objective": np.nan, "constraint": np.nan, "outcomes": 0, "epsilon": np.nan}
 """The entries of a round's record at a place without a client."""
@@ -237,9 +236,8 @@ class History:
 
     def save(self, file: Path) -> None:
         """Write the history to an .npz file, atomically."""
-        stream = io.BytesIO()
-        np.savez_compressed(stream, **self.to_arrays())  # type: ignore[arg-type]
-        write_atomically(file, stream.getvalue(), durable=False)
+        with open_atomically(file, durable=False) as stream:
+            np.savez_compressed(stream, **self.to_arrays())  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, file: Path) -> History:

@@ -15,6 +15,7 @@ import numpy as np
 
 from softswitch.results.callbacks import Chunk
 from softswitch.results.history import ClientOutcome
+from softswitch.support.files import write_atomically
 
 SAMPLED = ("objective", "constraint", "criterion", "feasible")  # values of every round
 SUMMARY = ("objective", "constraint", "mean_objective", "mean_constraint")  # values of rounds with an evaluation
@@ -222,8 +223,8 @@ class PrometheusTracker(Tracker):
             yield metric
 
     def _write(self) -> None:
-        from prometheus_client import write_to_textfile
+        from prometheus_client import generate_latest
 
         self._values["updated_timestamp_seconds"] = time.time()
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_to_textfile(str(self._file), self._registry)
+        write_atomically(self._file, generate_latest(self._registry), durable=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
 
@@ -19,6 +20,11 @@ class SafeConsole(Console):
 def show_control_characters(text: str) -> str:
     """Return text in which control characters, other than line breaks and tabs, are visible escape sequences."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def plain_cell(text: str) -> str:
+    """Return text for a cell of a rich table, on one line and without markup, so that it cannot pass for other rows."""
+    return escape(" ".join(text.split()))
 
 
 def say(text: str, *, style: str | None = None, wrap: bool = False, error: bool = False) -> None:

@@ -1,4 +1,7 @@
-"""Atomic writes, and reads that limit the size of a file and report damaged content as ValueError."""
+"""Atomic writes, and reads that limit the size of a file and report damaged content as ValueError.
+
+Files may come from others: nothing here follows a symbolic link in the place of a file, or opens a pipe or a device.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from rich.filesize import decimal
@@ -40,15 +43,24 @@ _READ_ERRORS = (  # that damaged or malicious files may raise
 )
 
 
-def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write or replace a file atomically; ``durable`` also flushes it to disk, to survive a power failure.
+def make_folder(folder: Path) -> None:
+    """Create a folder if it does not exist; raise ValueError if a symbolic link is in its place."""
+    if folder.is_symlink():
+        raise ValueError(f"{folder} must not be a symbolic link; remove the link, or use another folder")
+    folder.mkdir(parents=True, exist_ok=True)
 
-    A symbolic link in its place is replaced, not followed: run folders may come from others.
+
+@contextmanager
+def open_atomically(file: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
+    """Open a new file that gets its name ``file`` at the end of the ``with`` block, or is removed if it fails.
+
+    An existing file is replaced, and so is a symbolic link, which is not followed. ``durable`` also flushes the file to
+    disk, to survive a power failure.
     """
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("xb") as stream:
-            stream.write(content)
+            yield stream
             if durable:
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -61,6 +73,12 @@ def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> Non
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def write_atomically(file: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write or replace a file as ``open_atomically`` does."""
+    with open_atomically(file, durable=durable) as stream:
+        stream.write(content)
 
 
 def write_json(file: Path, content: Any) -> None:
@@ -105,21 +123,43 @@ def check_size(file: Path, default: int) -> None:
     check_bytes(file, file.stat().st_size, default)
 
 
-def check_regular(file: Path, *, follow_symlinks: bool = True) -> None:
-    """Raise ValueError if a file is not a regular file, or a symbolic link that may not be followed."""
-    mode = file.stat(follow_symlinks=follow_symlinks).st_mode
+def check_regular(file: Path) -> None:
+    """Raise ValueError if a path is not that of a regular file: a folder, a symbolic link, a pipe or a device."""
+    mode = file.lstat().st_mode
     if not stat.S_ISREG(mode):
         kind = "folder" if stat.S_ISDIR(mode) else "symbolic link" if stat.S_ISLNK(mode) else "pipe or a device"
         raise ValueError(f"{file} must be a regular file, but is a {kind}")
 
 
+def check_unshared(file: Path) -> None:
+    """Raise ValueError if a path is that of anything but a regular file with this name alone, or of nothing."""
+    if os.path.lexists(file):
+        check_regular(file)
+        if (names := file.lstat().st_nlink) > 1:
+            raise ValueError(f"{file} must have one name, but {names} hard links lead to it; copy it, and remove it")
+
+
+@contextmanager
+def open_regular(file: Path, mode: str = "rb") -> Iterator[IO[bytes]]:
+    """Open a regular file to read ("rb") or to append ("ab"); raise ValueError if it is none.
+
+    The file is checked before and after it is opened, because another process may replace it in between. To append, the
+    file must have one name only: a hard link could lead to any file of the user.
+    """
+    (check_regular if mode == "rb" else check_unshared)(file)
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    with open(file, mode, opener=lambda path, given: os.open(path, given | flags, 0o666)) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise ValueError(f"{file} must be a regular file, but was replaced")
+        yield stream
+
+
 def read_bytes(file: Path, default: int = MAX_TEXT_BYTES) -> bytes:
     """Return a file's bytes; raise ValueError if there are more than ``size_limit(default)``."""
-    check_size(file, default)
-    with file.open("rb") as stream:
-        content = stream.read(size_limit(default) + 1)
-    check_bytes(file, len(content), default, "or more")
-    return content
+    with open_regular(file) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        check_bytes(file, size, default)
+        return stream.read(size)
 
 
 def read_text(file: Path, default: int = MAX_TEXT_BYTES) -> str:
@@ -174,7 +214,7 @@ def _reason(error: BaseException) -> str:
 def read_npz(file: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz file by name; raise ValueError if the file is damaged, too large or not numeric."""
     check_size(file, MAX_ARCHIVE_BYTES)
-    with wrap_read_errors(file), zipfile.ZipFile(file) as archive:
+    with wrap_read_errors(file), open_regular(file) as stream, zipfile.ZipFile(stream) as archive:
         members = archive.infolist()
         check_archive(file, members)
         return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from jax.experimental import multihost_utils
 
 from softswitch.support.arrays import fingerprint
+from softswitch.support.files import check_unshared, make_folder
 
 LOCK = ".in-use.lock"  # name of the lock file in a run folder
 
@@ -27,10 +28,8 @@ def thread_count() -> int:
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a folder if needed and lock it in the ``with`` block; raise ValueError if another run has locked it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in (folder, folder / LOCK):
-        if place.is_symlink():  # a run folder may come from others
-            raise ValueError(f"{place} must not be a symbolic link; remove the link, or use another folder")
+    make_folder(folder)
+    check_unshared(folder / LOCK)
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)

@@ -60,7 +60,7 @@ def train_frontier(
     """
     path = Path(file)
     base = path.resolve().parent
-    config = read_config(path)
+    config = read_config(path.resolve())
     for name in ("held_out", "validation"):
         if not getattr(config.data, name) > 0:
             raise ValueError(f"data.{name} must be above 0: a frontier needs validation rows and held-out rows")

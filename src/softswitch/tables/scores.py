@@ -7,6 +7,9 @@ import JAX, because ``softswitch init`` uses it.
 from __future__ import annotations
 
 import importlib
+import io
+import itertools
+import json
 import os
 import sys
 import zipfile
@@ -20,14 +23,18 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from softswitch.problem.choices import BINARY, NUMBER
-from softswitch.support.files import check_archive, write_atomically
+from softswitch.support.files import MAX_ARCHIVE_BYTES, check_archive, read_bytes, write_atomically
 
 FOLDS = 4  # of the cross-validation
 BOOSTING_STEPS = (20, 100)  # smallest and largest number of steps of gradient boosting
 MAX_BOOSTING_CELLS = 250_000_000  # largest number of steps × trees × rows × features with more than 20 steps
 MIN_SCALE = 1e-3  # scale of outputs that do not increase with the probability of the positive class
 SCORE_FILE = "score.skops"  # in a run folder
-TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.", "sklearn._loss.", "_loss.")  # types that a score consists of
+TRUSTED = ("sklearn.ensemble._hist_gradient_boosting.", "sklearn._loss.", "_loss.")  # types that skops does not know
+TYPES = (  # beginnings of the names of all types that a score consists of
+    *(*TRUSTED, "builtins.", "numpy.", "sklearn.preprocessing._label.LabelEncoder"),
+    *("sklearn.linear_model._logistic.LogisticRegression", "sklearn.linear_model._base.LinearRegression"),
+)
 
 
 def make_estimators(score: Any, label_type: str, quantile: float = 0.5, *, cells: int = 0) -> tuple[Any, ...]:
@@ -99,15 +106,43 @@ class Score:
 
     @classmethod
     def load(cls, folder: Path, label_type: str, classes: int) -> Score:
-        """Read the estimators of a run folder, without pickle; raise ValueError for other types than expected."""
+        """Read the estimators of a run folder, without pickle; raise ValueError for other types than expected.
+
+        skops itself accepts all of scikit-learn, parts of which read any memory if their arrays are wrong.
+        """
         skops = _import_skops()
-        file = folder / SCORE_FILE
-        with zipfile.ZipFile(file) as archive:
+        content = read_bytes(file := folder / SCORE_FILE, MAX_ARCHIVE_BYTES)
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             check_archive(file, archive.infolist())
-        unknown = skops.get_untrusted_types(file=file)
-        if refused := [name for name in unknown if not name.startswith(TRUSTED)]:
+            names: list[str] = []
+            json.loads(archive.read("schema.json"), object_hook=lambda node: names.append(_type_name(node)))
+        unknown = skops.get_untrusted_types(data=content)
+        refused = [name for name in unknown if not name.startswith(TRUSTED)]
+        if refused := refused + [name for name in names if name and not name.startswith(TYPES)]:
             raise ValueError(f"it contains {', '.join(refused[:3])}, which scores do not have")
-        return cls(tuple(skops.load(file, trusted=unknown)), label_type, classes)
+        estimators = tuple(skops.loads(content, trusted=unknown))
+        for estimator in estimators:
+            if hasattr(estimator, "_predictors"):
+                _check_trees(estimator)
+        return cls(estimators, label_type, classes)
+
+
+def _type_name(node: dict[str, Any]) -> str:
+    """Return the name of the type that a node of skops's schema.json describes; an empty string if it has none."""
+    return f"{node['__module__']}.{node['__class__']}" if "__class__" in node else ""
+
+
+def _check_trees(boosting: Any) -> None:
+    """Raise ValueError if gradient boosting would read outside of its arrays, or never end."""
+    if boosting._preprocessor is not None or np.any(boosting._bin_mapper.is_categorical_):
+        raise ValueError("it has categorical features, which scores do not have")
+    for tree in itertools.chain.from_iterable(boosting._predictors):
+        nodes, feature = tree.nodes, tree.nodes["feature_idx"]
+        is_wrong = (feature < 0) | (feature >= boosting.n_features_in_) | (nodes["is_categorical"] != 0)
+        for child in (nodes["left"], nodes["right"]):
+            is_wrong |= (child <= np.arange(len(nodes))) | (child >= len(nodes))
+        if not len(nodes) or (is_wrong & (nodes["is_leaf"] == 0)).any():
+            raise ValueError("a tree has nodes that lead to other nodes or features than there are")
 
 
 def _import_skops() -> Any:

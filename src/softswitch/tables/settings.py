@@ -154,7 +154,7 @@ for _section in (*SECTIONS.values(), Config):
 
 
 def read_config(file: str | Path) -> Config:
-    """Read and validate a settings file; a ValueError lists all problems."""
+    """Read and validate a settings file, which must not be a symbolic link; a ValueError lists all problems."""
     from softswitch.support.files import read_toml  # NumPy would slow down the command line
 
     path = Path(file)

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from softswitch.support.files import check_bytes, check_size, check_unpacked
+from softswitch.support.files import check_bytes, check_size, check_unpacked, open_atomically
 from softswitch.support.text import escape_cell, unescape_cell
 from softswitch.tables.cells import EMPTY, is_text, parse_cells, same_value
 
@@ -28,7 +28,7 @@ TEXT = (".csv", ".tsv", ".tab", ".txt")  # suffixes of table files
 PARQUET = (".parquet", ".pq")
 EXCEL = (".xlsx", ".xlsm")
 TABLE = 1 << 36  # largest uncompressed size of a table in bytes: 64 GiB
-PARQUET_ROWS = 256  # rows of a Parquet file that are unpacked at a time to count their bytes
+PARQUET_ROWS = 1 << 16  # rows of a Parquet file that are read at a time to count the bytes of their texts
 HARMLESS = 1 << 30  # largest uncompressed size in bytes for which the compression ratio is not limited
 CELL_BYTES = 8  # smallest size of a cell in memory, in bytes
 SAMPLE = 1 << 18  # number of characters or bytes that are read at once, and from which the format is detected
@@ -62,7 +62,7 @@ def check_file(file: str | Path) -> tuple[Path, str]:
     if ending not in (TEXT if path.suffix.lower() in COMPRESSED else (*TEXT, *PARQUET, *EXCEL)):
         accepted = f"{', '.join((*TEXT, *PARQUET, *EXCEL))}, a compressed text file in {', '.join(COMPRESSED)}"
         raise ValueError(f"file must end in {accepted}, but is {str(path)!r}")
-    check_size(path, TABLE)
+    check_size(path.resolve(), TABLE)
     return path, ending
 
 
@@ -106,7 +106,9 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table as CSV. Cells that a spreadsheet would run as formulas are escaped; ``read_table`` undoes that."""
     has_cr = any(is_text(table[name]) and table[name].astype(str).str.contains("\r").any() for name in table.columns)
     quoting = csv.QUOTE_NONNUMERIC if has_cr else csv.QUOTE_MINIMAL  # QUOTE_MINIMAL does not quote \r
-    _map_texts(table, escape_cell).to_csv(file, index=False, quoting=quoting)
+    compress = COMPRESSED.get(file.suffix.lower(), lambda stream, mode: nullcontext(stream))
+    with open_atomically(file, durable=False) as raw, compress(raw, "wb") as stream:
+        _map_texts(table, escape_cell).to_csv(stream, index=False, quoting=quoting)
 
 
 def _map_texts(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
@@ -192,22 +194,31 @@ def check_text(path: Path) -> None:
 
 
 def check_parquet(path: Path) -> None:
-    """Raise ValueError if a Parquet file would take more than ``TABLE`` bytes in memory.
+    """Raise ValueError if a Parquet file has nested columns, or would take more than ``TABLE`` bytes in memory.
 
-    A long text that the file holds once may be the value of any number of cells, so cells are counted, not the file.
+    A long text that the file holds once may be the value of any number of cells. Texts are therefore read as
+    dictionaries, and a text counts once for each cell that has it. All other sizes are those of the metadata.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
+    if nested := [field.name for field in file.schema_arrow if pa.types.is_nested(field.type)]:
+        raise ValueError(f"each cell must be one value, but the column {nested[0]!r} has lists or records")
+    columns = [file.schema.column(i) for i in range(len(file.schema))]
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    values = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
-    size = max(CELL_BYTES * values, sum(group.total_byte_size for group in groups))
+    rows = sum(max(group.num_rows, group.column(i).num_values) for group in groups for i in range(len(columns)))
+    widest = max((column.length for column in columns), default=0)  # of columns of fixed size
+    size = max(max(CELL_BYTES, widest) * rows, sum(group.total_byte_size for group in groups))
     check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
-    texts, size = [field.name for field in file.schema_arrow if not pa.types.is_primitive(field.type)], 0
-    for batch in file.iter_batches(PARQUET_ROWS, columns=texts):
-        columns = (x.dictionary_decode() if pa.types.is_dictionary(x.type) else x for x in batch.columns)
-        size += sum(column.nbytes for column in columns)
+    texts, size = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"], 0
+    for batch in pq.ParquetFile(path, read_dictionary=texts).iter_batches(PARQUET_ROWS, columns=texts):
+        for cells in batch.columns:
+            if pa.types.is_dictionary(cells.type):
+                size += pc.sum(pc.binary_length(cells.dictionary).cast("int64").take(cells.indices)).as_py() or 0
+            else:
+                size += cells.nbytes
         check_unpacked(path, size, TABLE, "or more, unpacked", HARMLESS)
 
 
@@ -218,10 +229,14 @@ def check_excel(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
         check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
+    rows = columns = size = 0
     with path.open("rb") as stream, closing(openpyxl.load_workbook(stream, read_only=True)) as book:
         book.worksheets[0].reset_dimensions()  # the file may state others than its cells have
-        lengths = [len(row) for row in book.worksheets[0].iter_rows()]
-    check_bytes(path, CELL_BYTES * len(lengths) * max(lengths, default=0), TABLE, "unpacked")
+        for row in book.worksheets[0].iter_rows(values_only=True):
+            rows, columns = rows + 1, max(columns, len(row))
+            size += sum(len(cell) for cell in row if isinstance(cell, str))  # one text may be that of many cells
+    check_bytes(path, CELL_BYTES * rows * columns, TABLE, "unpacked")
+    check_unpacked(path, size, TABLE, "unpacked", HARMLESS)
 
 
 def open_bytes(path: Path) -> IO[bytes]:

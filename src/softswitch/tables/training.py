@@ -88,7 +88,7 @@ def train(
         progress: Whether to show a progress bar. Default: on a terminal only.
     """
     path = Path(file)
-    config, base = read_config(path), path.resolve().parent
+    config, base = read_config(path.resolve()), path.resolve().parent
     table, method, *_ = checks.call_all(
         lambda: prepare_table(config, base),
         lambda: build_method(config),

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softswitch.support.files import write_atomically
+from softswitch.support.files import make_folder, read_text, write_atomically
 from softswitch_experiments.leaderboard.cell import Effort, run_cell
 from softswitch_experiments.leaderboard.methods import BenchMethod
 from softswitch_experiments.leaderboard.tasks import MAIN, OTHERS, BenchTask, Scheme
@@ -36,7 +36,7 @@ class CellStore:
 
     def __init__(self, folder: Path, effort: Effort) -> None:
         self.folder, self.effort = folder, effort
-        (folder / "cells").mkdir(parents=True, exist_ok=True)
+        make_folder(folder / "cells")
 
     def path(self, task: str, method: str, scheme: str) -> Path:
         """Return the file of a cell."""
@@ -48,7 +48,7 @@ class CellStore:
         path = self.path(key.task, key.method, key.scheme.name)
         if not path.exists():
             return None
-        cell: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        cell: dict[str, Any] = json.loads(read_text(path))
         return cell if cell["effort"] == asdict(self.effort) else None
 
     def write(self, cell: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from softswitch.support.files import open_atomically, write_atomically
 from softswitch_experiments.leaderboard.methods import DEFAULT, BenchMethod
 from softswitch_experiments.leaderboard.ranking import Ranking
 from softswitch_experiments.leaderboard.tasks import MAIN, BenchTask
@@ -41,7 +42,7 @@ def write_page(
             lines += [*render_table(ranking), *render_summary(ranking), ""]
     lines += ["## Methods and what was tuned", "", *render_settings(cells, methods)]
     path = folder / "leaderboard.md"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_atomically(path, ("\n".join(lines) + "\n").encode(), durable=False)
     return path
 
 
@@ -112,7 +113,8 @@ def draw_profiles(ranking: Ranking, path: Path, title: str) -> None:
             panel.plot(levels, shares[m], color="0.8", zorder=1)
     panel.set(xscale="log", ylim=(0, 1.02), xlabel="merit above the best seen", ylabel="share of tasks")
     panel.legend(fontsize=8)
-    figure.savefig(path, dpi=150)
+    with open_atomically(path, durable=False) as stream:
+        figure.savefig(stream, format="png", dpi=150)
 
 
 def _format_percent(value: float) -> str:

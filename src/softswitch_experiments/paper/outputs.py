@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from softswitch.results.folder import read_versions, write_result
+from softswitch.support.files import read_text
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.paper.sources import digest
 
@@ -42,8 +43,8 @@ def describe_settings(experiment: Experiment, scale: Scale) -> Settings:
 def read_outputs(out: Path, name: str) -> dict[str, Any] | None:
     """Return settings, duration and claims of an experiment's folder, or None if there are none."""
     try:
-        content = json.loads((out / name / CLAIMS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        content = json.loads(read_text(out / name / CLAIMS))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 

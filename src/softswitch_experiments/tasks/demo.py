@@ -24,6 +24,7 @@ from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.problem.rates import miss_rate
 from softswitch.results.result import Result
+from softswitch.support.files import open_atomically, write_atomically
 from softswitch.support.text import format_mean_std
 from softswitch_experiments.options import group_options
 from softswitch_experiments.plotting import BLUE, GREEN, VERMILLION, make_panels, plot_tolerance, set_log_scale
@@ -106,8 +107,9 @@ def write_demo(demo: Demo, folder: Path, certification: str = "") -> tuple[Path,
     """Write the figure and the report, with the text on certification; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     picture, report = folder / "demo.png", folder / "report.md"
-    draw_figure(demo).savefig(picture, dpi=150)
-    report.write_text(_render_report(demo, picture.name, certification), encoding="utf-8")
+    with open_atomically(picture, durable=False) as stream:
+        draw_figure(demo).savefig(stream, format="png", dpi=150)
+    write_atomically(report, _render_report(demo, picture.name, certification).encode(), durable=False)
     return picture, report
 
 

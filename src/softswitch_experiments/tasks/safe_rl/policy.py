@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from softswitch.support.files import read_npz
+from softswitch.support.files import open_atomically, read_npz
 
 STATE_SIZE = 4
 LAST_SCALE = 0.01
@@ -98,13 +98,14 @@ def save_policy(policy: Policy, file: Path) -> None:
         f"{i}.{name}": np.asarray(array) for i, layer in enumerate(policy) for name, array in layer._asdict().items()
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, **arrays)  # type: ignore[arg-type]
+    with open_atomically(file, durable=False) as stream:
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def load_policy(file: Path) -> Policy:
     """Read a policy from an .npz file."""
     try:
-        arrays = {name: jnp.asarray(array) for name, array in read_npz(file).items()}
+        arrays = {name: jnp.asarray(array) for name, array in read_npz(file.resolve()).items()}
         policy = [Layer(arrays[f"{i}.weights"], arrays[f"{i}.bias"]) for i in range(len(arrays) // 2)]
         if jax.eval_shape(logit, policy, jnp.zeros(STATE_SIZE)).shape != ():
             raise ValueError("it has more than one output")

@@ -12,6 +12,7 @@ import numpy as np
 import pygame  # noqa: F401 (Gymnasium needs it to render)
 from PIL import Image, ImageDraw
 
+from softswitch.support.files import open_atomically
 from softswitch_experiments.tasks.safe_rl.policy import Policy, logit
 
 SIZE = (420, 280)
@@ -46,7 +47,9 @@ def show(policy: Policy, planet: str, seed: int, file: Path) -> Shown:
     environment.close()
     file.parent.mkdir(parents=True, exist_ok=True)
     shown_frames = frames[::2] + [frames[-1]] * 25  # 25 frames per second, and a pause of one second at the end
-    shown_frames[0].save(file, save_all=True, append_images=shown_frames[1:], duration=40, loop=0, optimize=True)
+    options = {"append_images": shown_frames[1:], "duration": 40, "loop": 0, "optimize": True}
+    with open_atomically(file, durable=False) as stream:
+        shown_frames[0].save(stream, format="GIF", save_all=True, **options)
     return Shown(planet, steps, cost, discounted, file)
 
 
