@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from small_run import small_run, table
 from softswitch.cli import app
+from softswitch.privacy.ledger import LEDGER, ReleaseLedger
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.events import EVENTS, EventLog, read_events
 from softswitch.support import files
 from softswitch.support.files import MAX_BYTES_VARIABLE, write_atomically
 from softswitch.support.processes import LOCK, lock_folder
-from softswitch.tables.private import NOISE_KEY, noise_key
 from softswitch.tables.scores import SCORE_FILE, Score
 from softswitch.trackers import PrometheusTracker
 
@@ -108,14 +108,14 @@ def test_log_that_is_replaced_by_a_link_is_not_followed(folder, victim):
 def test_folder_of_checkpoints_is_no_link(folder, tmp_path):
     """Nothing is written to, or deleted from, the folder that a link leads to."""
     (tmp_path / "home").mkdir()
-    for name in (NOISE_KEY, "round-000000001.safetensors", "round-000000002.safetensors"):
+    for name in (LEDGER, "round-000000001.safetensors", "round-000000002.safetensors"):
         (tmp_path / "home" / name).write_text("precious")
     shutil.rmtree(folder / "checkpoints")
     (folder / "checkpoints").symlink_to(tmp_path / "home")
     assert invoke("resume", folder, "--rounds", 20).exit_code == 2
-    (tmp_path / "home" / NOISE_KEY).unlink()
+    (tmp_path / "home" / LEDGER).unlink()
     for write in (
-        lambda: noise_key(folder / "checkpoints"),
+        lambda: ReleaseLedger(folder / "checkpoints").begin_rounds(1),
         lambda: Checkpoints(folder / "checkpoints").save(None, {}),
     ):
         with pytest.raises(ValueError, match="symbolic link"):
