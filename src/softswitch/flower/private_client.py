@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,14 @@ from filelock import FileLock
 
 from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_values, private_intervals
-from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges, refuse_unless
+from softswitch.flower.local_client import (
+    PerRowOracle,
+    RefusalError,
+    Task,
+    expected_class_rows,
+    merge_ranges,
+    refuse_unless,
+)
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
@@ -27,6 +34,7 @@ from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
 logger = logging.getLogger("softswitch.flower")
+MAX_EPSILON = 10.0  # with a larger ε, the policy on small classes applies
 T = TypeVar("T")
 
 
@@ -36,6 +44,9 @@ class PrivateClient:
     Batches and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows.
     Every release is counted in a file before it is sent, over all runs. When the budget is spent, the client refuses.
     The server learns δ, the spent ε, and the standard deviations of the noise on evaluations.
+
+    The rules of ``ClientPolicy`` on small classes do not apply if ``privacy.epsilon`` is at most 10 and ``delta`` at
+    most 1/n for n rows. Otherwise, and with ``noise`` in place of ``epsilon``, they apply as to the ``client``.
 
     Args:
         client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client with the methods of
@@ -80,6 +91,17 @@ class PrivateClient:
         self.can_repeat_reports = False  # a second value would be a second release
         self.rows, self.held_out_rows = client.rows, client.held_out_rows
         self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
+        self.start, self.data_digest = self._start, getattr(client, "data_digest", None)
+        self.held_out_class_rows = getattr(client, "held_out_class_rows", None)
+        self.class_rows: Mapping[str, int] | None = getattr(client, "class_rows", None)
+        if self.class_rows:
+            self.class_rows_per_batch = expected_class_rows(self.class_rows, self.value_rows)
+
+    @property
+    def protects_rows(self) -> bool:
+        """Whether the budget bounds what all releases reveal about a single row."""
+        epsilon, delta = self._privacy.epsilon, self._privacy.delta
+        return epsilon is not None and epsilon <= MAX_EPSILON and delta * self.rows <= 1
 
     @property
     def privacy_report(self) -> dict[str, Any]:
