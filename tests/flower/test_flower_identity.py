@@ -79,6 +79,8 @@ def test_invalid_client_list_is_rejected(tmp_path):
         ({"a": "no key"}, "text of a public key"),
         ({"a": private}, "private"),
         ({"a": "ssh-rsa garbage"}, "not a public key"),
+        ({"a": "x" * 5000}, r"clients\['a'\]"),  # too long for the name of a file
+        ({"a": "~nobody-has-this-name/a.pub"}, r"clients\['a'\]"),
         ({"a": key(0)[0], "b": key(0)[1]}, "'a' and 'b' have the same"),
         ({"a": key(0)[0], "A ": key(1)[0]}, "looks the same"),
         ({" ": key(0)[0]}, "empty"),

@@ -379,6 +379,8 @@ def test_default_policy_counts_answers_by_data(tmp_path, monkeypatch):
 
 
 def test_client_that_cannot_count_refuses(tmp_path, caplog):
+    with pytest.raises(TypeError, match="counter_file"):
+        make_policy(counter_file=5)
     (tmp_path / "file").write_text("")
     result = run_strategy(make_grid(make_policy(counter_file=tmp_path / "file" / "counted.json"))).result
     assert result.history.per_client.outcomes[0, 0] == ClientOutcome.REFUSED

@@ -97,6 +97,8 @@ class ClientPolicy:
         counts = ("min_rows", "min_class_rows", "min_secure_clients", "min_second_order_rows")
         checks.check_given(self, checks.check_integer, *counts, "max_rounds", "max_evaluations", minimum=0)
         checks.check_given(self, checks.check_real, "max_distance", above=0)
+        if not isinstance(self.counter_file, str | Path | None):
+            raise TypeError(f"counter_file must be the path of a file, but is {self.counter_file!r}")
 
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
