@@ -37,5 +37,5 @@ def test_deployment_needs_keys(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="clients must be the folder"):
         server.app(grid, Context(1, 0, {}, RecordDict(), config))
     monkeypatch.setattr(server, "CLIENTS", str(tmp_path / "keys"))
-    with pytest.raises(ValueError, match="one file NAME.pub per client"):
+    with pytest.raises(ValueError, match=r"one file NAME\.pub per client"):
         server.app(grid, Context(1, 0, {}, RecordDict(), config))
