@@ -78,7 +78,7 @@ class PrivateClient:
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
-        self._start = dict(client.start)  # a copy, because a module's parameters change
+        self.start = dict(client.start)  # a copy, because a module's parameters change
         counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
         rounds, local_steps, evaluations = (checks.check_integer(name, n, minimum=1) for name, n in counts.items())
         planned = Releases(rounds, rounds * local_steps, evaluations)
@@ -91,7 +91,7 @@ class PrivateClient:
         self.can_repeat_reports = False  # a second value would be a second release
         self.rows, self.held_out_rows = client.rows, client.held_out_rows
         self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
-        self.start, self.data_digest = self._start, getattr(client, "data_digest", None)
+        self.data_digest = getattr(client, "data_digest", None)
         self.held_out_class_rows = getattr(client, "held_out_class_rows", None)
         self.class_rows: Mapping[str, int] | None = getattr(client, "class_rows", None)
         if self.class_rows:
@@ -156,7 +156,7 @@ class PrivateClient:
         self._budget.charge(evaluations=1)
         rows, evaluate = np.arange(self._client.held_out_rows), self._client.held_out_values
         values, elsewhere = (
-            self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self._start, 1))
+            self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self.start, 1))
         )
         return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
@@ -207,7 +207,7 @@ class PrivateClient:
         return combine(results or [default])
 
     def _check_shapes(self, params: Arrays) -> None:
-        expected = {name: value.shape for name, value in self._start.items()}
+        expected = {name: value.shape for name, value in self.start.items()}
         shapes = {name: value.shape for name, value in params.items()}
         refuse_unless(shapes == expected, f"parameters must have the shapes {expected}, but have {shapes}"[:200])
 
@@ -230,7 +230,7 @@ class PrivateClient:
 
         row_values = partial(compute_quietly, lambda params: client.row_values(params, rows))
         mean_values = partial(compute_quietly, lambda params: np.hstack(client.evaluate(params)[:2]))
-        return count_rows_from_values(row_values, mean_values, self._start, attempts)
+        return count_rows_from_values(row_values, mean_values, self.start, attempts)
 
 
 class SpentBudget:
