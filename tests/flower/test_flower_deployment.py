@@ -4,8 +4,8 @@ Durations depend on the machine and on Flower's backoff, so tests do not wait fo
 step of its round (see ``MarkingClient``) until a condition is met.
 """
 
-import os
 import json
+import os
 import re
 import signal
 import sys
