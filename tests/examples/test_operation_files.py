@@ -38,7 +38,7 @@ SERVICE_KEYS = {
         "restart",
         "logging",
     ),
-    *("read_only", "tmpfs", "cap_drop", "security_opt", "stop_grace_period", "profiles", "user"),
+    *("read_only", "tmpfs", "cap_drop", "security_opt", "stop_grace_period", "profiles", "user", "depends_on"),
 }
 """The used keys of the compose specification, to detect typing errors."""
 
