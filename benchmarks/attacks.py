@@ -160,7 +160,7 @@ def _over_grid(
         kind = _ClaimsAndRaises if clients.names[i] in liars else fl.JaxClient
         return kind(problem, rows, name=str(clients.names[i]), batch_size=None)
 
-    strategy = fl.SwitchingStrategy(method, seed=seed, participation=task.participation)
+    strategy = fl.SwitchingStrategy(method, seed=seed, participation=task.participation, simulation=True)
     grid = fl.InProcessGrid(fl.client_app(made, fl.ClientPolicy.for_simulations()), len(clients))
     strategy.start(grid, fl.initial_arrays(problem.start), task.rounds)
     result = strategy.result

@@ -65,12 +65,14 @@ class Mode:
     privacy: RecordPrivacy | None = None
 
 
-SUMMED = {"secure": SecureAggregation(min_clients=4), "clip_norm": 10.0}
+SUMMED = {"secure": SecureAggregation(min_clients=4), "clip_norm": 10.0, "simulation": True}
+UNCOUNTED: dict[str, Any] = {"max_rounds": None, "max_evaluations": None}
+"""The demonstration may run any number of times."""
 MODES = (
     Mode("everything is answered"),
-    Mode("no class of fewer than 10 rows (the default)", ClientPolicy()),
+    Mode("no class of fewer than 10 rows (the default)", ClientPolicy(**UNCOUNTED)),
     Mode("everything is answered, directions are summed under masks", settings=SUMMED),
-    Mode("no small class, summed under masks", ClientPolicy(min_secure_clients=4), settings=SUMMED),
+    Mode("no small class, summed under masks", ClientPolicy(min_secure_clients=4, **UNCOUNTED), settings=SUMMED),
     Mode("everything is answered, with noise: ε = 8", privacy=RecordPrivacy(epsilon=8.0, delta=1e-5)),
 )
 

@@ -37,6 +37,10 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+# Clients count their answers below this folder.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="softswitch-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
 # Inner modules, whose functions take arrays. Public functions check their arguments.
 INNER = (
     "softswitch.data.sampling",

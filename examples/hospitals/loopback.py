@@ -59,6 +59,7 @@ class Loopback:
             **os.environ,
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "FLWR_HOME": str(self.folder / "flower"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "HOSPITALS_METRICS": str(self.folder / "metrics" / "hospitals.prom"),

@@ -26,3 +26,16 @@ def test_linear_model_reaches_optimum_in_twelve_rounds(tmp_path, monkeypatch):
     assert run.about["lower_bound"]["certified"]
     assert run.about["lower_bound"]["objective"] - run.about["lower_bound"]["value"] <= 1e-6
     assert len(run.certificate["clients"]) == 5
+
+
+def test_deployment_needs_keys(tmp_path, monkeypatch):
+    """In a simulation names are enough, which are no list of who may take part."""
+    monkeypatch.setattr(sys, "path", [str(EXAMPLE), *sys.path])
+    client, server = (import_module(f"hospitals.{name}_app") for name in ("client", "server"))
+    config = {"out": str(tmp_path / "runs"), "clients": "", "data": ""}
+    grid = InProcessGrid(client.app, 1, config)
+    with pytest.raises(ValueError, match="clients must be the folder"):
+        server.app(grid, Context(1, 0, {}, RecordDict(), config))
+    monkeypatch.setattr(server, "CLIENTS", str(tmp_path / "keys"))
+    with pytest.raises(ValueError, match=r"one file NAME\.pub per client"):
+        server.app(grid, Context(1, 0, {}, RecordDict(), config))

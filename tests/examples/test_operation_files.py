@@ -1,9 +1,11 @@
 """The operation files of the hospital example: valid, consistent with the loopback trial, and able to start."""
 
+import http.client
 import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -20,6 +22,7 @@ sys.path.insert(0, str(EXAMPLE))
 import loopback  # noqa: E402
 
 PROGRAMS = {"superlink": "flower-superlink", "supernode": "flower-supernode"}
+PROXY = OPERATION / "nginx.conf"
 UNITS = {kind: OPERATION / f"softswitch-{kind}.service" for kind in PROGRAMS}
 COMPOSE = {"superlink": OPERATION / "coordinator.yaml", "supernode": OPERATION / "hospital.yaml"}
 SERVICE_KEYS = {
@@ -35,7 +38,7 @@ SERVICE_KEYS = {
         "restart",
         "logging",
     ),
-    *("read_only", "tmpfs", "cap_drop", "security_opt", "stop_grace_period", "profiles"),
+    *("read_only", "tmpfs", "cap_drop", "security_opt", "stop_grace_period", "profiles", "user", "depends_on"),
 }
 """The used keys of the compose specification, to detect typing errors."""
 
@@ -136,7 +139,7 @@ def test_compose(kind):
         mounts = [volume.split(":")[1] for volume in service["volumes"]] + service["tmpfs"]
         for argument in command:
             if argument.startswith("/"):
-                assert any(argument.startswith(f"{mount}/") for mount in mounts), argument
+                assert any(f"{argument}/".startswith(f"{mount}/") for mount in mounts), argument
     health = compose["services"][kind]["healthcheck"]
     address = command_of_compose(kind)[command_of_compose(kind).index("--health-server-address") + 1]
     assert health["test"] == ["CMD", "python", "/app/health.py", address]
@@ -160,10 +163,89 @@ def test_flwr_configuration():
     configuration = tomllib.loads((OPERATION / "flower-config.toml").read_text(encoding="utf-8"))["superlink"]
     services = yaml.safe_load(COMPOSE["superlink"].read_text(encoding="utf-8"))["services"]
     host, port = configuration[configuration["default"]]["address"].split(":")
-    assert host in services
-    assert services[host]["ports"] == [f"{port}:{port}"]
+    command = services[host]["command"]
+    assert command[command.index("--port") + 1] == port
     (mounted,) = (volume for volume in services["flwr"]["volumes"] if volume.startswith("./flower-config.toml:"))
     assert mounted.endswith(":/flower/config.toml:ro")
+
+
+def test_only_open_port_is_of_proxy():
+    """Whoever reaches the SuperLink's port can register nodes and start code at every hospital."""
+    published = {
+        name: service["ports"]
+        for file in COMPOSE.values()
+        for name, service in yaml.safe_load(file.read_text(encoding="utf-8"))["services"].items()
+        if "ports" in service
+    }
+    (listened,) = re.findall(r"^ *listen (\d+) ssl;$", PROXY.read_text(encoding="utf-8"), flags=re.M)
+    assert published == {"proxy": [f"{listened}:{listened}"]}
+    readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    documented = shlex.split(re.search(r"    flower-superlink ((?:.*\\\n)*.*)\n", readme)[0].replace("\\\n", " "))
+    commands = {
+        **{f"unit of {kind}": command_of_unit(kind) for kind in PROGRAMS},
+        "compose file of supernode": command_of_compose("supernode"),
+        "README": documented,
+    }
+    for name, command in commands.items():
+        assert command[command.index("--host") + 1] == "127.0.0.1", name
+    for name, command in {**commands, "compose file of superlink": command_of_compose("superlink")}.items():
+        assert command[command.index("--health-server-address") + 1].startswith("127.0.0.1:"), name
+
+
+def test_lists_of_clients_and_counters_are_kept():
+    """The coordinator has a list of keys by default, and a hospital's counts outlast a restart of its container."""
+    coordinator, hospital = (yaml.safe_load(COMPOSE[kind].read_text(encoding="utf-8"))["services"] for kind in PROGRAMS)
+    folder = coordinator["superlink"]["environment"]["HOSPITALS_CLIENTS"]
+    assert f"./clients:{folder}:ro" in coordinator["superlink"]["volumes"]
+    assert f"state:{hospital['supernode']['environment']['XDG_STATE_HOME']}" in hospital["supernode"]["volumes"]
+    superlink, supernode = (read_unit(kind)["Service"] for kind in PROGRAMS)
+    assert "HOSPITALS_CLIENTS=/etc/softswitch/clients" in superlink["Environment"].split()
+    assert "XDG_STATE_HOME=%S/softswitch" in supernode["Environment"].split()
+    assert supernode["StateDirectory"] == "softswitch"
+
+
+@pytest.mark.slow
+def test_proxy_passes_on_messages_of_nodes_only(tmp_path):
+    if shutil.which("nginx") is None:
+        pytest.skip("nginx is not installed")
+    import keys
+
+    keys.main(tmp_path / "keys", 1, ["127.0.0.1", "superlink"])
+    port = loopback.free_port()
+    with loopback.Loopback(tmp_path, nodes=0, app=tmp_path) as trial:
+        text = PROXY.read_text(encoding="utf-8").replace("https://superlink:8000", f"https://{trial.address}")
+        text = text.replace("listen 8443", f"listen 127.0.0.1:{port}").replace("/tmp/nginx", str(tmp_path / "nginx"))
+        (tmp_path / "nginx.conf").write_text(text, encoding="utf-8")
+        trial.processes["proxy"] = proxy = subprocess.Popen(
+            ["nginx", "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"], start_new_session=True
+        )
+        trial.register(1)
+        trial.start_node(1, superlink=f"127.0.0.1:{port}")
+        deadline = loopback.time.monotonic() + loopback.LIMIT
+        command = [BIN / "flwr", "supernode", "list", loopback.CONNECTION, "--format", "json"]
+        while True:  # the node is online through the proxy
+            listed = subprocess.run(command, env=trial.environment, capture_output=True, text=True, check=False)
+            if "online" in listed.stdout:
+                break
+            assert proxy.poll() is None
+            assert loopback.time.monotonic() < deadline, listed.stdout + listed.stderr
+        context = ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.crt"))
+        paths = (
+            *("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/get-nodes", "/", "/docs"),
+            *("/v1/fleet/../control/start-run", "/v1/fleet/..%2fcontrol/start-run", "//v1/control/start-run"),
+            *("/v1/control/../fleet/get-run", "/v1/fleet/get-run?x=1", "/v1/fleet/"),
+        )
+        for path in paths:
+            status = []
+            for address in (port, trial.port):
+                connection = http.client.HTTPSConnection("127.0.0.1", address, context=context)
+                connection.request("POST", path, b"")
+                status.append(connection.getresponse().status)
+                connection.close()
+            assert status[0] == 403, path
+            assert status[1] != 403 or not path.startswith("/v1/control/s"), (
+                path
+            )  # the SuperLink itself does not refuse
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
@@ -215,6 +297,15 @@ def test_systemd_accepts_units(kind, tmp_path):
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", file]  # of 100: 0 is the safest
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout[-300:] + process.stderr
+
+
+def test_systemd_accepts_unit_of_proxy():
+    if shutil.which("systemd-analyze") is None or not Path("/usr/sbin/nginx").exists():
+        pytest.skip("systemd-analyze or nginx is not installed")
+    file = OPERATION / "softswitch-proxy.service"
+    for command in (["verify"], ["security", "--offline=true", "--threshold=30"]):
+        process = subprocess.run(["systemd-analyze", *command, file], capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stdout[-300:] + process.stderr
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import softswitch as ss
 import softswitch.flower as fl
 from flower_clients import FEATURES, centre, constraint, objective, quadratic, simulated, zeros
+from member_clients import key, member_list
 from softswitch.results.history import ClientOutcome
 
 CLIENTS, BYZANTINE, ROUNDS = 7, 2, 60
@@ -52,8 +53,9 @@ def _gone(direction):
     raise RuntimeError("gone")
 
 
+FOLLOWED = "inflated objective and reversed direction"
 ATTACKS = {
-    "inflated objective and reversed direction": {
+    FOLLOWED: {
         "report": lambda values: values._replace(objective=values.objective + 1),
         "update": lambda direction: {name: -array for name, array in direction.items()},
     },
@@ -69,7 +71,7 @@ def run(attack, robust, **changes):
         return ByzantineClient(ring_client(i), **attack) if i == BYZANTINE and attack else ring_client(i)
 
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=robust)
-    strategy = fl.SwitchingStrategy(method, **changes)
+    strategy = fl.SwitchingStrategy(method, simulation=True, **changes)
     strategy.start(fl.InProcessGrid(simulated(make_client), CLIENTS), zeros(), ROUNDS)
     w = strategy.result.params["w"]
     honest_objectives = [0.5 * np.square(w - centre_on_ring(i)).sum() for i in range(CLIENTS) if i != BYZANTINE]
@@ -94,7 +96,7 @@ def test_byzantine_client_is_tolerated_and_diagnosed(quiet, without_attack, atta
 
 
 def test_attack_succeeds_without_robust_method(quiet, without_attack):
-    _, honest, _ = run(ATTACKS["inflated objective and reversed direction"], None)
+    _, honest, _ = run(ATTACKS[FOLLOWED], None)
     assert honest > without_attack + 50
     result, _, _ = run(ATTACKS["blocks"], None)
     assert not result.status.ok
@@ -108,7 +110,7 @@ def test_robust_round_with_too_few_reports_is_void(quiet):
         return ByzantineClient(quadratic(i), update=_gone) if i == 0 else quadratic(i)
 
     method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=1)
-    strategy = fl.SwitchingStrategy(method, patience=3)
+    strategy = fl.SwitchingStrategy(method, patience=3, simulation=True)
     strategy.start(fl.InProcessGrid(simulated(make_client), 3), zeros(), 10)
     assert len(strategy.result.history) == 3
     assert set(strategy.result.history.per_client.outcomes.ravel()) == {ClientOutcome.NO_UPDATE, ClientOutcome.VOID}
@@ -117,7 +119,50 @@ def test_robust_round_with_too_few_reports_is_void(quiet):
 
 def test_too_few_clients_for_robust_method_are_rejected(quiet):
     method = ss.Automatic(tolerance=0.05, robust=2)
-    strategy = fl.SwitchingStrategy(method, names=["site 0", "site 1", "site 2", "site 3"])
+    strategy = fl.SwitchingStrategy(method, names=["site 0", "site 1", "site 2", "site 3"], simulation=True)
     grid = fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4)
     with pytest.raises(ValueError, match="robust=2 needs at least 5 clients in every round, but 4 may take part"):
         strategy.start(grid, zeros(), 5)
+
+
+STRANGERS = range(CLIENTS, CLIENTS + 3)
+
+
+def run_with_strangers(**settings):
+    """Return the names in a run that three nodes of one attacker join, and the worst honest objective."""
+
+    def make_client(context):
+        i = context.node_config["i"]
+        client = ring_client(i)
+        return ByzantineClient(client, **ATTACKS[FOLLOWED]) if i in STRANGERS else client
+
+    nodes = {100 + i: {"i": i} for i in (*range(CLIENTS), *STRANGERS)}
+    grid = fl.InProcessGrid(simulated(make_client), nodes, keys={node: key(node - 100)[1] for node in nodes})
+    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.2, tolerance=0.05, robust=1)
+    strategy = fl.SwitchingStrategy(method, wait=0.0, **settings)
+    strategy.start(grid, zeros(), ROUNDS)
+    w = strategy.result.params["w"]
+    return strategy.result.names, max(0.5 * np.square(w - centre_on_ring(i)).sum() for i in range(CLIENTS))
+
+
+def test_strangers_cannot_outvote_robust_method(quiet, without_attack):
+    """Names are no allow list: a run with ``robust`` or ``secure`` needs keys, or says that it is a simulation."""
+    names = [f"site {i}" for i in range(CLIENTS)]
+    everyone, ruined = run_with_strangers(names=names, simulation=True)  # what names alone would allow
+    assert len(everyone) == CLIENTS + 3
+    assert ruined > without_attack + 5
+    for settings in ({"names": names}, {}):
+        with pytest.raises(ValueError, match="robust=1 needs clients"):
+            run_with_strangers(**settings)
+    listed, protected = run_with_strangers(clients=member_list(*range(CLIENTS)))
+    assert list(listed) == names
+    assert protected <= without_attack + 0.1
+
+
+def test_secure_aggregation_needs_keys(quiet):
+    settings = {"secure": fl.SecureAggregation(min_clients=3), "clip_norm": 10.0, "wait": 0.0}
+    strategy = fl.SwitchingStrategy(ss.SoftmaxSGM(alpha=0.2, step_size=0.2, tolerance=0.1), **settings)
+    with pytest.raises(ValueError, match="secure needs clients"):
+        strategy.start(fl.InProcessGrid(simulated(lambda context: quadratic(0)), 4), zeros(), 1)
+    with pytest.raises(TypeError, match="simulation"):
+        fl.StrategySettings(simulation="yes")

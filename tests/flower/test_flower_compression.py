@@ -152,7 +152,7 @@ def test_request_for_full_parameters_is_not_a_round(tmp_path):
     result = run(grid, rounds=6)
     requests = [m for m, _ in grid.messages if m.metadata.dst_node_id == 102 and m.metadata.message_type == wire.REPORT]
     assert len(requests) == 7
-    assert json.loads(file.read_text()) == {"reports": 6, "updates": 6}
+    assert json.loads(file.read_text()) == {"reports": 6, "updates": 6, "evaluations": 1}
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 

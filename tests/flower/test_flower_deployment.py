@@ -4,6 +4,7 @@ Durations depend on the machine and on Flower's backoff, so tests do not wait fo
 step of its round (see ``MarkingClient``) until a condition is met.
 """
 
+import json
 import os
 import re
 import signal
@@ -134,6 +135,8 @@ def test_tls_and_authentication(sites, tmp_path):
     assert run.wait(timeout=LIMIT) == 0, sites.log("run")
     (finished_run,) = find_runs(sites.folder / "runs")
     check_two_rounds(finished_run)
+    counts = [json.loads(file.read_text()) for file in (sites.folder / "state/softswitch/answers").glob("*.json")]
+    assert counts == [{"reports": 2, "updates": 2}] * 3  # over the processes of all messages
     for name, process in rejected.items():
         assert process.wait(timeout=LIMIT) != 0, name
         assert "Exit Code: 305" in sites.log(name)

@@ -315,6 +315,6 @@ def test_automatic_run_corrects_sampled_reports(tmp_path, changes, corrected):
     assert ("memory" in result.state.parts) == corrected
     if corrected:
         assert result.state.parts["memory"].forecasts is not None
-        assert "memory" not in run(2, ss.Automatic(tolerance=0.1, robust=1)).state.parts
+        assert "memory" not in run(2, ss.Automatic(tolerance=0.1, robust=1), simulation=True).state.parts
         app = quadratics(CLIENTS, batch_size=None)
         assert run(70, checkpoints=ss.Checkpoints(tmp_path, every=0)).state.parts["memory"].forecasts is not None

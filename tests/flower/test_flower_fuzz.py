@@ -96,9 +96,8 @@ REPLY_RECORDS = {
 def test_fuzz_client_replies(kind, data):
     grid = FuzzedGrid(APP, CLIENTS)
     grid.kind, grid.content = kind, data.draw(contents(*REPLY_RECORDS[kind]))
-    strategy = fl.SwitchingStrategy(
-        ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1), wait=0.0, report_timeout=5, update_timeout=5
-    )
+    method = ss.SoftmaxSGM(alpha=5.0, step_size=0.2, tolerance=0.1, robust=1)
+    strategy = fl.SwitchingStrategy(method, wait=0.0, report_timeout=5, update_timeout=5, simulation=True)
     strategy.start(grid, zeros(), 2)
     certificate = strategy.clients.certify(strategy.result.params, 0.1)
     result = strategy.result

@@ -39,6 +39,24 @@ def test_impostor_is_rejected_and_real_client_participates():
     assert (result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
 
 
+@pytest.mark.parametrize("listed", [True, False])
+def test_name_of_late_client_is_kept_for_its_key(listed, tmp_path):
+    """Node 100 takes the name of site 1, which connects later. Without a list, the name is taken."""
+    grid = make_grid({100: (1, 9), 101: (0, 0), 105: (1, 1)})
+    grid.connected.discard(105)
+
+    def connect(chunk):
+        grid.connected.add(105)
+
+    members = {"clients": member_list(0, 1)} if listed else {"names": ["site 0", "site 1"]}
+    strategy = run_strategy(grid, rounds=3, callbacks=[connect], events=tmp_path / "events", **members)
+    assert strategy.clients.roster.connected == {0: 101, 1: 105 if listed else 100}
+    outcomes = strategy.result.history.per_client.outcomes.tolist()
+    assert outcomes[0] == [ClientOutcome.COUNTED, ClientOutcome.EMPTY if listed else ClientOutcome.COUNTED]
+    assert outcomes[1:] == [[ClientOutcome.COUNTED] * 2] * 2
+    assert len(events_of_kind(tmp_path / "events", "turned away")) == 1
+
+
 def test_name_that_differs_from_key_is_rejected(caplog):
     nodes = {100: (0, 0), 101: (0, 1)}  # a member, under another member's name
     result = run_strategy(make_grid(nodes), clients=member_list(0, 1)).result
@@ -61,6 +79,8 @@ def test_invalid_client_list_is_rejected(tmp_path):
         ({"a": "no key"}, "text of a public key"),
         ({"a": private}, "private"),
         ({"a": "ssh-rsa garbage"}, "not a public key"),
+        ({"a": "x" * 5000}, r"clients\['a'\]"),  # too long for the name of a file
+        ({"a": "~nobody-has-this-name/a.pub"}, r"clients\['a'\]"),
         ({"a": key(0)[0], "b": key(0)[1]}, "'a' and 'b' have the same"),
         ({"a": key(0)[0], "A ": key(1)[0]}, "looks the same"),
         ({" ": key(0)[0]}, "empty"),

@@ -12,11 +12,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch.utils.data import TensorDataset
 
 import softswitch.flower as fl
-from flower_clients import FaultyGrid, quadratic, simulated, zeros
+from flower_clients import FaultyGrid, quadratic, quadratics, simulated, zeros
 from member_clients import run_strategy
 from softswitch.flower import membership
 from softswitch.flower import messages as wire
-from softswitch.flower.client import MessageHandlers
+from softswitch.flower.client import MessageHandlers, find_counter_file
 from softswitch.flower.jax_client import flatten_params
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.batch_sizes import draw_rows
@@ -216,6 +216,99 @@ def test_known_batch_seeds_reveal_single_rows():
     np.testing.assert_allclose(solution / solution[:, :1], x, atol=1e-10)
 
 
+class TrapServer:
+    """A server that reads a row from reported objectives alone, by parameters at which one row has a loss.
+
+    At w = T (e_0 − c e_3), where feature 3 is 1, a row of label 0 has the loss T (x_0 − c) if x_0 > c, and 0 otherwise.
+    """
+
+    SLOPE = 1e4
+
+    def __init__(self, client, policy):
+        self.grid = fl.InProcessGrid(fl.client_app(lambda context: client, policy), 1)
+        self.reports, self.class_rows = 0, client.class_rows["0"]
+
+    def losses(self, threshold, change=0.0, feature=0):
+        """Return the sum of the reported losses; a refusal raises."""
+        w = self.SLOPE * np.array([1.0, 0.0, 0.0, -threshold])
+        w[feature] += change
+        self.reports += 1
+        settings = ConfigRecord({"round": 0, "seed": 0, "local_steps": 1, "step_size": 0.1, "switches": True})
+        content = RecordDict({wire.PARAMS: wire.to_record({"w": w}), wire.SETTINGS: settings})
+        (reply,) = self.grid.send_and_receive([Message(content, 100, wire.REPORT, group_id="0")])
+        if refusal := wire.read_refusal(reply.content):
+            raise fl.RefusalError(refusal)
+        return self.class_rows * reply.content[wire.VALUES]["objective"]
+
+    def read_row(self):
+        """Return the row with the largest feature 0."""
+        low, high = -8.0, 8.0
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.losses(middle) > 1 else (low, middle)
+        threshold = high - 0.01  # below the largest value and above the second largest
+        return np.array([self.losses(threshold, 1.0, k) - self.losses(threshold) for k in range(4)])
+
+
+def trapped_client(rows=200):
+    """Return a client with large classes, and its row with the largest feature 0 of label 0."""
+    generator = np.random.default_rng(3)
+    columns = {"x": np.c_[generator.normal(size=(rows, 3)), np.ones(rows)], "y": np.arange(rows) % 2}
+
+    def loss(params, batch, label):
+        score = (1 - 2 * label) * batch["x"][batch["y"] == label] @ params["w"]
+        return np.logaddexp(0, score).mean(), {"w": np.zeros(4)}
+
+    functions = (partial(loss, label=label) for label in (0, 1))
+    client = fl.NumpyClient(*functions, columns, {"w": np.zeros(4)}, name="a", classes="y", batch_size=None)
+    x = columns["x"][columns["y"] == 0]
+    return client, x[x[:, 0].argmax()]
+
+
+def test_reports_alone_reveal_row_of_large_class(tmp_path, monkeypatch):
+    """The documented attack. A limit on the distance refuses its parameters, and one on rounds its many reports."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    client, row = trapped_client()
+    server = TrapServer(client, fl.ClientPolicy())
+    np.testing.assert_allclose(server.read_row(), row, atol=1e-9)
+    assert server.reports == 28
+    server = TrapServer(client, fl.ClientPolicy(max_distance=100.0))
+    with pytest.raises(fl.RefusalError, match="from its start, but its policy allows 100"):
+        server.read_row()
+    assert server.reports == 1
+    with pytest.raises(fl.RefusalError, match="it has answered 40 reports"):
+        [TrapServer(client, fl.ClientPolicy(max_rounds=40)).read_row() for _ in range(2)]  # over both runs
+
+
+def test_distance_is_limited_in_all_requests():
+    """From the start, and not from the previous parameters: small steps do not lead farther."""
+    client, limit = quadratic(0), 1.0
+    handlers = MessageHandlers(make_policy(max_distance=limit, max_rounds=None, max_evaluations=None))
+    near, far = ({"w": np.full(3, value, np.float32)} for value in (0.5, 0.6))
+    kinds = (wire.REPORT, wire.UPDATE, wire.EVALUATE, wire.DERIVATIVES, wire.CERTIFY)
+    for kind in kinds:
+        handlers._admit(client, kind, near)
+        for points in ([far], [near, far]):  # a report may also be at the previous parameters
+            with pytest.raises(fl.RefusalError, match="max_distance"):
+                handlers._admit(client, kind, *points)
+    with pytest.raises(wire.InvalidMessageError, match="must have the shapes"):
+        handlers._admit(client, wire.REPORT, {"w": np.zeros(4)})
+    result = run_strategy(make_grid(make_policy(max_distance=1e-6)), rounds=2).result
+    outcomes = result.history.per_client.outcomes[:, 0].tolist()
+    assert outcomes == [ClientOutcome.COUNTED, ClientOutcome.REFUSED]
+    assert np.isnan(result.client_objective[0])
+    with pytest.raises(ValueError, match="max_distance"):
+        make_policy(max_distance=0.0)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_start_is_independent_of_requests(library):
+    client = make_client(library, make_columns(12), make_columns(12, seed=1))
+    before = {name: np.array(array) for name, array in client.start.items()}
+    client.evaluate(make_params(library))
+    assert all(np.array_equal(client.start[name], array) for name, array in before.items())
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_secret_batches_are_independent_of_run_seed(library):
     """Repeated requests give equal replies with the run's seed, and different ones with secret batches."""
@@ -263,18 +356,59 @@ def test_policy_limits_rounds(tmp_path):
     outcomes = result.history.per_client.outcomes[:, 0].tolist()
     assert outcomes == [ClientOutcome.COUNTED] * 3 + [ClientOutcome.REFUSED] * 2
     assert np.isnan(result.client_objective).tolist() == [True, False]
-    with pytest.raises(ValueError, match="counter_file is required"):
-        make_policy(max_rounds=3)
+
+
+def test_default_policy_counts_answers_by_data(tmp_path, monkeypatch):
+    """Without a counter file, answers are counted in the user's state folder, for each name and data set."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    default = fl.ClientPolicy()
+    assert (default.max_rounds, default.max_evaluations, default.max_distance) == (10_000, 1_000, None)
+    policy, outcomes = make_policy(max_rounds=3), []
+    for _ in range(2):  # two runs
+        result = run_strategy(make_grid(policy), rounds=2).result
+        outcomes += result.history.per_client.outcomes[:, 0].tolist()
+    assert outcomes == [ClientOutcome.COUNTED] * 3 + [ClientOutcome.REFUSED]
+    result = run_strategy(make_grid(policy, rows=9)).result  # other data
+    assert result.history.per_client.outcomes[:, 0].tolist() == [ClientOutcome.COUNTED]
+    counts = [json.loads(file.read_text()) for file in (tmp_path / "softswitch" / "answers").glob("*.json")]
+    assert sorted(count["reports"] for count in counts) == [1, 3]
+    run_strategy(FaultyGrid(quadratics(1), 1), rounds=5)  # the policy for simulations counts nothing
+    assert len(list((tmp_path / "softswitch" / "answers").glob("*.json"))) == 2
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    assert find_counter_file(quadratic(0)).parts[:3] == ("~", ".local", "state")
+
+
+def test_client_that_cannot_count_refuses(tmp_path, caplog):
+    with pytest.raises(TypeError, match="counter_file"):
+        make_policy(counter_file=5)
+    (tmp_path / "file").write_text("")
+    result = run_strategy(make_grid(make_policy(counter_file=tmp_path / "file" / "counted.json"))).result
+    assert result.history.per_client.outcomes[0, 0] == ClientOutcome.REFUSED
+    assert "its counter_file cannot be read or written" in caplog.text
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_digest_identifies_data(library):
+    held_out = make_columns(12, seed=1)
+    digests = [make_client(library, make_columns(12, seed=seed), held_out).data_digest for seed in (0, 0, 2)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_digest_of_objects():
+    functions, start = [partial(class_means, label=0)] * 2, {"w": np.zeros(3, np.float32)}
+    columns = [make_columns(1, 1) | {"sex": np.array([a + "e", "male"], object)} for a in ("femal", "femal", "mal")]
+    digests = [fl.NumpyClient(*functions, data, start, name="a").data_digest for data in columns]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_state_file_counts_over_restarts_and_runs(tmp_path, caplog):
     file = tmp_path / "budget" / "counted.json"
     policy = make_policy(max_rounds=3, counter_file=file)
     assert (run_strategy(make_grid(policy), rounds=2).result.history.per_client.outcomes == ClientOutcome.COUNTED).all()
-    assert json.loads(file.read_text()) == {"reports": 2, "updates": 2}
+    assert json.loads(file.read_text()) == {"reports": 2, "updates": 2, "evaluations": 1}
     result = run_strategy(make_grid(policy), rounds=2).result
     assert result.history.per_client.outcomes[:, 0].tolist() == [ClientOutcome.COUNTED, ClientOutcome.REFUSED]
-    assert "it has answered 3 reports, and its policy allows 3" in caplog.text
+    assert "it has answered 3 reports (client policy: max_rounds)" in caplog.text
     file.write_text("garbage")
     assert (
         run_strategy(make_grid(policy)).result.history.per_client.outcomes[0, 0] == ClientOutcome.REFUSED
@@ -316,8 +450,8 @@ def test_policy_with_zero_budget_refuses(tmp_path, caplog):
     policy = make_policy(max_rounds=0, max_evaluations=0, counter_file=tmp_path / "counted.json")
     result = run_strategy(make_grid(policy)).result
     assert result.history.per_client.outcomes[0].tolist() == [ClientOutcome.REFUSED, ClientOutcome.COUNTED]
-    assert "it has answered 0 reports, and its policy allows 0" in caplog.text
-    assert "it refused: it has answered 0 evaluations, and its policy allows 0" in caplog.text
+    assert "it has answered 0 reports (client policy: max_rounds)" in caplog.text
+    assert "it refused: it has answered 0 evaluations (client policy: max_evaluations)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from softswitch.certification.intervals import ErrorLevels
 from softswitch.flower import messages as wire
+from softswitch.flower.client import MessageHandlers
 from softswitch.flower.remote import PrivacyReport, PrivacyReports
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy import noise as private_noise
@@ -137,6 +139,42 @@ def test_private_client_without_noise_and_clipping(make, tmp_path):
         for name in expected:
             np.testing.assert_allclose(actual[name], expected[name], rtol=1e-4, atol=1e-6)
             assert actual[name].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rare", "classes", "refusal"),
+    [
+        ({"epsilon": 8}, 1, "y", None),
+        ({"epsilon": 10}, 1, None, None),
+        ({"epsilon": 1000}, 1, "y", "a class of fewer than 10 rows"),
+        ({"epsilon": 1000}, 1, None, "its classes are not declared"),
+        ({"epsilon": 1000, "rate": 0.5}, 12, "y", "its batches have 6 rows of its rarest class"),
+        ({"epsilon": 1000}, 12, "y", None),
+        ({"epsilon": 1, "delta": 0.5}, 1, "y", "a class of fewer than 10 rows"),
+        ({"noise": 1e-9}, 1, "y", "a class of fewer than 10 rows"),
+    ],
+)
+def test_policy_on_small_classes_applies_to_negligible_noise(privacy, rare, classes, refusal, tmp_path):
+    """Otherwise the noise of ε = 1000 would release the only row of a class."""
+    columns = make_rows(1) | {"y": (np.arange(60) < rare).astype(np.float32)}
+    client = fl.NumpyClient(class_loss(0), class_loss(1), columns, START, name="a", classes=classes)
+    private = fl.PrivateClient(client, ss.RecordPrivacy(**privacy), budget_file=tmp_path / "spent.json", rounds=5)
+    handlers = MessageHandlers(fl.ClientPolicy())
+    if refusal is None:
+        handlers.check(private, wire.REPORT)
+    else:
+        with pytest.raises(fl.RefusalError, match=refusal):
+            handlers.check(private, wire.REPORT)
+
+
+def test_policy_on_held_out_classes_applies_to_negligible_noise(tmp_path):
+    held_out = make_rows(2, 20) | {"y": (np.arange(20) < 3).astype(np.float32)}
+    client = numpy_client(0, classes="y", held_out=held_out)
+    for epsilon in (8, 1000):
+        file = tmp_path / f"spent-{epsilon}.json"
+        private = fl.PrivateClient(client, ss.RecordPrivacy(epsilon=epsilon), budget_file=file, rounds=5)
+        with nullcontext() if epsilon == 8 else pytest.raises(fl.RefusalError, match="a held-out class of fewer"):
+            MessageHandlers(fl.ClientPolicy()).check(private, wire.CERTIFY)
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")

@@ -336,7 +336,7 @@ def test_policy_counts_exchanges(tmp_path):
     policy = dataclasses.replace(ALLOWED, max_rounds=2, counter_file=file)
     result = run(FaultyGrid(make_app(policy), 1)).result
     assert result.status.code is StatusCode.STOPPED
-    assert "it has answered 2 reports, and its policy allows 2" in result.status.message
+    assert "it has answered 2 reports (client policy: max_rounds)" in result.status.message
     assert json.loads(file.read_text())["reports"] == 2
 
 

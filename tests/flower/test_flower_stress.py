@@ -82,6 +82,7 @@ def test_every_client_outcome_is_explained(tmp_path, rounds):
             checkpoints=checkpoints,
             events=events,
             names=[f"site {i}" for i in range(CLIENTS)],
+            simulation=True,
             report_timeout=0.004,
             update_timeout=0.004,
             wait=0.0,

@@ -83,6 +83,7 @@ def make_app(policy=None, signed=None):
 def run(grid, rounds=1, method=RULE, secure=None, **settings):
     """Return a strategy after its run."""
     options = {"report_timeout": 0.5, "update_timeout": 0.5, "wait": 0.0, "patience": 10**6, "clip_norm": LIMIT}
+    options["simulation"] = True
     secure = secure or fl.SecureAggregation(min_clients=3)
     strategy = fl.SwitchingStrategy(method, **{**options, "secure": secure, **settings})
     strategy.start(grid, zeros(), rounds)
@@ -695,7 +696,7 @@ def test_masked_run_matches_capped_compiled_run():
     compiled = flat.solve(data.problem, data.train, CappedSGM(most=1 / 3, **settings), **options)
     uncapped = flat.solve(data.problem, data.train, CappedSGM(most=1.0, **settings), **options)
     strategy = fl.SwitchingStrategy(
-        ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(min_clients=3)
+        ss.SoftmaxSGM(**settings), clip_norm=LIMIT, secure=fl.SecureAggregation(min_clients=3), simulation=True
     )
     strategy.start(fl.InProcessGrid(app_of_data(data), 6), fl.initial_arrays(data.problem.start), 4)
     (masked,) = strategy.result.last.values()

@@ -13,6 +13,8 @@ from softswitch.trackers import PrometheusTracker
 
 METRICS = os.environ.get("HOSPITALS_METRICS")
 """File for Prometheus' node exporter, whose name ends in .prom. Default: none is written."""
+CLIENTS = os.environ.get("HOSPITALS_CLIENTS", "")
+"""Default of the run config's ``clients``: the folder of the public keys of the hospitals that may take part."""
 
 SETTINGS: dict[str, Any] = {
     "name": "hospitals",
@@ -44,6 +46,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the model of the run config."""
-    model = str(context.run_config.get("model", "linear"))
+    """Run the model of the run config, with the hospitals whose keys are in the folder ``clients``."""
+    config = context.run_config = {**context.run_config}
+    config["clients"] = config.get("clients") or CLIENTS
+    if not (config["clients"] or config.get("data")):
+        problem = "clients must be the folder of the hospitals' public keys, or data the folder of a simulation"
+        raise ValueError(f"{problem}, but the run config has neither")
+    model = str(config.get("model", "linear"))
     {"linear": linear_app, "network": network_app}[model]()(grid, context)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -18,7 +20,7 @@ from flwr.clientapp import ClientApp
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower import secure_aggregation as secure
-from softswitch.flower.local_client import LocalOracle, RefusalError, RowClient, Task, refuse_unless
+from softswitch.flower.local_client import LocalOracle, RefusalError, Task, refuse_unless
 from softswitch.flower.membership import ClientInfo, get_version, protocol_mismatch
 from softswitch.flower.messages import encode_intervals, require
 from softswitch.methods.messages import LocalLoss
@@ -56,7 +58,8 @@ class ClientPolicy:
         min_class_rows: Minimum number of rows of a class, and of the expected rows of each class in a batch. The client
             must declare its classes: with ``classes=``, or with an attribute ``class_rows``, such as
             ``{"sick": 120, "well": 800}``. Set this to 1 if no function depends on a class. It does not apply to a
-            ``PrivateClient``, because its noise covers single rows of every class.
+            ``PrivateClient`` with ``epsilon`` and at most ε = 10 for all its releases, because its noise covers single
+            rows of every class.
         secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
         min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
@@ -67,11 +70,14 @@ class ClientPolicy:
             Default: False.
         min_second_order_rows: Minimum number of rows of each class for second derivatives. Default: twice the number of
             parameters, and at least ``min_class_rows``.
-        max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates, over all runs.
-            An exchange of second derivatives counts as a round, also if it is refused for its curvatures. Default:
-            none.
-        counter_file: File that counts them. It is required with a maximum, because Flower's context is lost in a
-            restart of the node.
+        max_rounds, max_evaluations: Maximum numbers of rounds, and of evaluations and certificates, over all runs on
+            the same data; None for no maximum. An exchange of second derivatives counts as a round, also if it is
+            refused for its curvatures. Default: 10,000 and 1,000.
+        counter_file: File that counts them. Default: a file in the folder ``softswitch/answers`` of
+            ``$XDG_STATE_HOME`` (``~/.local/state`` if it is not set), for the client's name and a digest of its data.
+        max_distance: Largest Euclidean distance of the parameters in a request from the client's ``start``. Default:
+            no limit, because parameters have no natural scale: see "What leaves a client". It does not apply to a
+            private client.
     """
 
     min_rows: int = MIN_ROWS
@@ -80,25 +86,27 @@ class ClientPolicy:
     min_secure_clients: int | None = None
     second_order: bool = False
     min_second_order_rows: int | None = None
-    max_rounds: int | None = None
-    max_evaluations: int | None = None
+    max_rounds: int | None = 10_000
+    max_evaluations: int | None = 1_000
     counter_file: str | Path | None = None
+    max_distance: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("secret_batches", "second_order"):
             checks.check_instance(name, getattr(self, name), bool)
         counts = ("min_rows", "min_class_rows", "min_secure_clients", "min_second_order_rows")
         checks.check_given(self, checks.check_integer, *counts, "max_rounds", "max_evaluations", minimum=0)
-        if self.counter_file is None and not (self.max_rounds is None and self.max_evaluations is None):
-            raise ValueError("counter_file is required with max_rounds or max_evaluations")
+        checks.check_given(self, checks.check_real, "max_distance", above=0)
+        if not isinstance(self.counter_file, str | Path | None):
+            raise TypeError(f"counter_file must be the path of a file, but is {self.counter_file!r}")
 
     @classmethod
     def for_simulations(cls) -> ClientPolicy:
-        """Return a policy without minimum sizes, for simulations in which all data is on one machine.
+        """Return a policy without limits on sizes and counts, for simulations in which all data is on one machine.
 
         Set ``second_order=True`` with ``dataclasses.replace`` for runs with ``SQP``.
         """
-        return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1)
+        return cls(min_rows=1, min_class_rows=1, min_second_order_rows=1, max_rounds=None, max_evaluations=None)
 
 
 def client_app(
@@ -117,7 +125,7 @@ def client_app(
             ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another object with the methods of ``LocalOracle``.
             It is created once per run and process: once per message in a deployment, once in a simulation.
         policy: The rules for requests, such as minimum numbers of rows and maximum numbers of rounds. Default:
-            ``ClientPolicy()``, which requires ten rows of each class.
+            ``ClientPolicy()``, which requires ten rows of each class and counts answers.
         signing_keys: The keys that sign the key exchange of secure aggregation. Default: the exchange is not signed.
     """
     handlers = MessageHandlers(policy or ClientPolicy(), signing_keys)
@@ -181,6 +189,8 @@ class MessageHandlers:
             rows = int(getattr(client, attribute))
             problem = f"it has {rows} {attribute.replace('_', ' ')}, but its policy requires {self.policy.min_rows}"
             refuse_unless(rows >= self.policy.min_rows or (not rows and attribute == "held_out_rows"), problem)
+        if is_private(client):
+            return
         self._check_classes(client, kind)
         min_rows = self.policy.min_class_rows
         per_batch = getattr(client, "class_rows_per_batch", min_rows)
@@ -194,14 +204,14 @@ class MessageHandlers:
     def _check_classes(self, client: Any, kind: str) -> None:
         """Raise ``RefusalError`` if a class has too few rows, or none is declared."""
         min_rows = self.policy.min_class_rows
-        if min_rows <= 1 or hasattr(client, "privacy_report"):
+        if min_rows <= 1:
             return
         class_rows: Any = getattr(client, "class_rows", None)
         problem = f"its policy requires {min_rows} rows of each class, but its classes are not declared: set classes or"
         refuse_unless(class_rows is not None, f"{problem} class_rows, or min_class_rows=1 if no function needs them")
         small = f"class of fewer than {min_rows} rows (client policy: min_class_rows); leave out its rows"
         refuse_unless(min(class_rows.values(), default=0) >= min_rows, f"it has a {small}")
-        if kind == wire.CERTIFY and client.held_out_rows and isinstance(client, RowClient):
+        if kind == wire.CERTIFY and client.held_out_rows and hasattr(client, "held_out_class_rows"):
             problem = f"its policy requires {min_rows} rows of each class, but held-out rows have no declared classes"
             class_rows = client.held_out_class_rows
             refuse_unless(class_rows is not None, f"{problem}: set held_out_classes")
@@ -228,22 +238,26 @@ class MessageHandlers:
         problem = f"at these parameters fewer than {self.policy.min_class_rows} rows make up its second derivatives"
         refuse_unless((effective >= self.policy.min_class_rows).all(), f"{problem} (client policy: min_class_rows)")
 
-    def _count(self, kind: str) -> None:
-        """Count a request that is about to be answered, or raise ``RefusalError`` if the maximum is reached."""
+    def _admit(self, client: Any, kind: str, *points: wire.Arrays) -> None:
+        """Count a request at these parameters, or raise ``RefusalError`` if the policy does not allow an answer."""
+        if self.policy.max_distance is not None and not is_private(client):
+            start: Any = getattr(client, "start", None)
+            refuse_unless(start is not None, "it has no start, from which its policy limits max_distance")
+            limit, distance = self.policy.max_distance, max(measure_distance(point, start) for point in points)
+            problem = f"the parameters are {distance:.3g} from its start, but its policy allows {limit:g}"
+            refuse_unless(distance <= limit, f"{problem} (client policy: max_distance)")
         name = COUNTERS[kind]
-        maximum = self.policy.max_evaluations if name == "evaluations" else self.policy.max_rounds
-        if maximum is None or self.policy.counter_file is None:
+        limit_name = "max_evaluations" if name == "evaluations" else "max_rounds"
+        maximum = getattr(self.policy, limit_name)
+        if maximum is None:
             return
-        file = Path(self.policy.counter_file).expanduser()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_name(f".{file.name}.lock")):
-            try:
-                counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-                count = int(counts.get(name, 0))
-            except (ValueError, AttributeError, TypeError) as error:
-                raise RefusalError(f"its counter_file cannot be read: {file.name}") from error
-            refuse_unless(count < maximum, f"it has answered {count} {name}, and its policy allows {maximum}")
-            write_atomically(file, json.dumps(counts | {name: count + 1}).encode())
+        file = self.policy.counter_file or find_counter_file(client)
+        try:
+            is_allowed = count_answer(Path(file).expanduser(), name, maximum)
+        except (OSError, RuntimeError, ValueError, AttributeError, TypeError) as error:
+            problem = f"its counter_file cannot be read or written ({type(error).__name__})"
+            raise RefusalError(f"{problem}; set counter_file of its policy to a file that is kept") from error
+        refuse_unless(is_allowed, f"it has answered {maximum} {name} (client policy: {limit_name})")
 
     def register(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Return what the server must know about the client."""
@@ -262,12 +276,13 @@ class MessageHandlers:
         """Report values at w_k, and at w_{k−1} if requested; keep w_k for the update."""
         settings = wire.get_config(message.content, wire.SETTINGS)
         record, earlier = codes.read_params(message, context)
-        self._count(wire.REPORT)  # after read_params: a request for whole parameters is not a report
         params = wire.from_record(record)
-        task = self.seed_batches(_parse_task(settings))
         previous = None
         if wire.PREVIOUS in settings and getattr(client, "can_repeat_reports", False):
             previous = _find_previous(settings[wire.PREVIOUS], params, earlier, message, context)
+        points = (params,) if previous is None else (params, previous)
+        self._admit(client, wire.REPORT, *points)  # after read_params: a request for whole parameters is not a report
+        task = self.seed_batches(_parse_task(settings))
         codes.settle_errors(settings, context)
         values = client.report(params, task)
         context.state[wire.PARAMS] = record
@@ -293,13 +308,14 @@ class MessageHandlers:
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
             error = RefusalError if secure.TERMS in content else codes.OutdatedParamsError  # masks are lost too
             raise error("it lost the parameters of the round in a restart after its report")
-        self._count(wire.UPDATE)  # after this: a request for whole parameters is not an update
+        point = wire.from_record(params)
+        self._admit(client, wire.UPDATE, point)  # after this: a request for whole parameters is not an update
         task, wanted = _parse_task(settings), message.metadata.group_id
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
         context.state[wire.PARAMS], context.state[wire.SETTINGS] = params, settings
         loss = _parse_local_loss(decision, client.constraints)
-        direction = client.update(wire.from_record(params), self.seed_batches(task), loss)
+        direction = client.update(point, self.seed_batches(task), loss)
         clip_norm = settings.get("clip_norm")
         if isinstance(clip_norm, float):
             direction = clip_direction(direction, clip_norm)
@@ -317,8 +333,9 @@ class MessageHandlers:
 
     def evaluate(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Return f_i and g_i on all rows."""
-        self._count(wire.EVALUATE)
-        return {wire.VALUES: wire.encode_values(client.evaluate(wire.from_record(message.content.get(wire.PARAMS))))}
+        params = wire.from_record(message.content.get(wire.PARAMS))
+        self._admit(client, wire.EVALUATE, params)
+        return {wire.VALUES: wire.encode_values(client.evaluate(params))}
 
     def differentiate(self, client: Any, message: Message, context: Context) -> dict[str, Any]:
         """Return values, gradients and the weighted Hessian, if enough rows make it up."""
@@ -327,16 +344,18 @@ class MessageHandlers:
         weights = np.array(wire.read_numbers(wire.get_config(message.content, wire.DECISION), "weights"))
         is_valid = weights.shape == (1 + client.pieces,) and np.isfinite(weights).all() and (weights >= 0).all()
         require(is_valid, f"its weights must be {1 + client.pieces} finite numbers >= 0")
-        self._count(wire.DERIVATIVES)  # before the next line: a refusal reveals something about the rows
+        self._admit(
+            client, wire.DERIVATIVES, params
+        )  # before the next line: a refusal reveals something about the rows
         if weights.any() and self.policy.min_class_rows > 1:
             self._check_curvatures(client.row_curvatures(params, weights))
         return wire.encode_derivatives(client.derivatives(params, weights), with_hessian=bool(weights.any()))
 
     def certify(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Return confidence intervals from the held-out rows."""
-        self._count(wire.CERTIFY)
-        settings = wire.get_config(message.content, wire.SETTINGS)
         params = wire.from_record(message.content.get(wire.PARAMS))
+        self._admit(client, wire.CERTIFY, params)
+        settings = wire.get_config(message.content, wire.SETTINGS)
         refuse_unless(client.held_out_rows, "it has no held-out rows")
         from softswitch.certification.intervals import ErrorLevels  # imports SciPy
 
@@ -345,6 +364,38 @@ class MessageHandlers:
         require(is_valid, f"its error probabilities must be between 0 and 1, but are {levels.joint}, {levels.marginal}")
         intervals = client.certify(params, levels, _parse_ranges(settings, client.constraints))
         return {wire.INTERVALS: encode_intervals(intervals)}
+
+
+def is_private(client: Any) -> bool:
+    """Return whether a client's noise covers single rows, so that it needs no limits on classes and parameters."""
+    return bool(getattr(client, "protects_rows", False))
+
+
+def measure_distance(params: wire.Arrays, start: wire.Arrays) -> float:
+    """Return the Euclidean distance between parameters, over all arrays."""
+    shapes, expected = ({name: np.shape(array) for name, array in arrays.items()} for arrays in (params, start))
+    require(shapes == expected, f"its parameters must have the shapes {expected}, but have {shapes}"[:200])
+    return math.sqrt(sum(float(np.square(np.asarray(params[name], float) - start[name]).sum()) for name in start))
+
+
+def find_counter_file(client: Any) -> Path:
+    """Return the default file that counts the answers of a client, for its name and data."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():  # as the XDG specification demands
+        state = Path("~/.local/state")
+    identity = json.dumps([client.name, client.rows, client.held_out_rows, getattr(client, "data_digest", None)])
+    return state / "softswitch" / "answers" / f"{hashlib.sha256(identity.encode()).hexdigest()}.json"
+
+
+def count_answer(file: Path, name: str, maximum: int) -> bool:
+    """Count an answer in a file unless the maximum is reached, and return whether it is allowed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_name(f".{file.name}.lock")):
+        counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        count = int(counts.get(name, 0))
+        if count < maximum:
+            write_atomically(file, json.dumps(counts | {name: count + 1}).encode())
+        return count < maximum
 
 
 def _find_previous(

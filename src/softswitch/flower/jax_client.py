@@ -34,7 +34,7 @@ from softswitch.problem.parameters import Params, count_parameters, float_dtype,
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import Range, function_ranges
 from softswitch.results.certificate import Interval
-from softswitch.support.arrays import unflatten_by_path, unflatten_vector
+from softswitch.support.arrays import fingerprint, unflatten_by_path, unflatten_vector
 
 
 def initial_arrays(params: Params) -> ArrayRecord:
@@ -99,6 +99,7 @@ class JaxClient(RowClient):
     ) -> None:
         self._problem = problem
         self._data = _client_data(data, name, strata)
+        self.data_digest = fingerprint(dict(self._data.rows.columns))
         self._held_out = None if held_out is None else _client_data(held_out, name, None)
         self.rows = int(self._data.sizes[0])
         self.held_out_rows = 0 if held_out is None else int(self._held_out.sizes[0])

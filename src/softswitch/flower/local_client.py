@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -56,11 +57,12 @@ class Task(NamedTuple):
 class LocalOracle(Protocol):
     """A client. Parameters and directions are arrays by name.
 
-    A client may have three more attributes. ``statistics`` is the number of additive statistics that a pooled
+    A client may have more attributes. ``statistics`` is the number of additive statistics that a pooled
     constraint reports. ``has_surrogate = True`` means that its updates follow a surrogate of its constraint. The switch
     then accepts a constraint that equals the tolerance. ``can_repeat_reports = True`` means that ``report`` draws the
     same batch for the same task. A server with drift correction then requests reports at both w_k and w_{k−1}.
-    A client for ``SQP`` has the attributes and methods of ``SecondOrderClient`` too.
+    A client for ``SQP`` has the attributes and methods of ``SecondOrderClient`` too. With ``data_digest``, a text that
+    identifies the rows, a ``ClientPolicy`` counts answers for each data set separately.
 
     Attributes:
         name: The client's name, unique among the clients of a run.
@@ -214,6 +216,7 @@ class RowClient(LocalOracle):
     """
 
     ranges: list[Range | None]
+    data_digest: str
     has_surrogate, can_repeat_reports = False, True
     held_out_class_rows: Mapping[str, int] | None = None
     _data: Any
@@ -318,6 +321,7 @@ class NumpyClient(RowClient):
         self._objective, self._constraint, self._surrogate = objective, constraint, constraint_surrogate
         self.has_surrogate = constraint_surrogate is not None
         self._data, self.rows = _columns("data", data)
+        self.data_digest = _digest(self._data)
         self._held_out, self.held_out_rows = (None, 0) if held_out is None else _columns("held_out", held_out)
         self.start = {key: np.asarray(value) for key, value in start.items()}
         parameters = sum(value.size for value in self.start.values())
@@ -404,6 +408,16 @@ class NumpyClient(RowClient):
 
 def _take(columns: Arrays, rows: Any) -> Arrays:
     return {key: column[rows] for key, column in columns.items()}
+
+
+def _digest(columns: Arrays) -> str:
+    digest = hashlib.sha256()
+    for name, column in sorted(columns.items()):
+        plain = column.astype(str) if column.dtype.hasobject else np.ascontiguousarray(column)
+        content: Any = plain.reshape(-1).view(np.uint8)
+        digest.update(repr((name, plain.shape, plain.dtype.str)).encode())
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def _columns(argument: str, data: Mapping[str, Any]) -> tuple[Arrays, int]:

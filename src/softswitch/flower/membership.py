@@ -147,7 +147,7 @@ def parse_allow_list(clients: Mapping[str, str | Path]) -> dict[str, str]:
     for name, key in zip(check_distinct_names("clients", map(str, clients)), clients.values(), strict=True):
         try:
             keys[name] = read_public_key(key)
-        except ValueError as error:
+        except (ValueError, OSError, RuntimeError) as error:  # RuntimeError: no home directory for "~"
             raise ValueError(f"clients[{name!r}]: {error}") from error
         if (owner := owners.setdefault(keys[name], name)) != name:
             raise ValueError(f"clients must have different keys, but {owner!r} and {name!r} have the same key")

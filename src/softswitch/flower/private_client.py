@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,14 @@ from filelock import FileLock
 
 from softswitch.certification.intervals import ErrorLevels, perturb_params
 from softswitch.certification.private import ATTEMPTS, NO_MEAN, count_rows_from_values, private_intervals
-from softswitch.flower.local_client import PerRowOracle, RefusalError, Task, merge_ranges, refuse_unless
+from softswitch.flower.local_client import (
+    PerRowOracle,
+    RefusalError,
+    Task,
+    expected_class_rows,
+    merge_ranges,
+    refuse_unless,
+)
 from softswitch.flower.messages import Arrays, Values, to_values
 from softswitch.methods.messages import LocalLoss
 from softswitch.privacy.accounting import calibrate_noise, compute_epsilon
@@ -28,6 +35,7 @@ from softswitch.support import checks
 from softswitch.support.files import write_atomically
 
 logger = logging.getLogger("softswitch.flower")
+MAX_EPSILON = 10.0  # with a larger ε, the policy on small classes applies
 T = TypeVar("T")
 
 
@@ -37,6 +45,9 @@ class PrivateClient:
     Batches and noise are drawn from the operating system's entropy, not from the run's seed, which the server knows.
     Every release is counted in a file before it is sent, over all runs. When the budget is spent, the client refuses.
     The server learns δ, the spent ε, and the standard deviations of the noise on evaluations.
+
+    The rules of ``ClientPolicy`` on small classes do not apply if ``privacy.epsilon`` is at most 10 and ``delta`` at
+    most 1/n for n rows. Otherwise, and with ``noise`` in place of ``epsilon``, they apply as to the ``client``.
 
     Args:
         client: A ``JaxClient``, a ``TorchClient``, a ``NumpyClient`` or another client with the methods of
@@ -68,7 +79,7 @@ class PrivateClient:
         if getattr(client, "statistics", 0):
             raise ValueError(f"{NO_MEAN}; a PooledConstraint is none")
         self._client, self._privacy = client, privacy
-        self._start = dict(client.start)  # a copy, because a module's parameters change
+        self.start = dict(client.start)  # a copy, because a module's parameters change
         counts = {"rounds": rounds, "local_steps": local_steps, "evaluations": evaluations}
         rounds, local_steps, evaluations = (checks.check_integer(name, n, minimum=1) for name, n in counts.items())
         planned = Releases(rounds, rounds * local_steps, evaluations)
@@ -81,6 +92,17 @@ class PrivateClient:
         self.can_repeat_reports = False  # a second value would be a second release
         self.rows, self.held_out_rows = client.rows, client.held_out_rows
         self.value_rows = self.gradient_rows = max(1, round(privacy.rate * self.rows))
+        self.data_digest = getattr(client, "data_digest", None)
+        self.held_out_class_rows = getattr(client, "held_out_class_rows", None)
+        self.class_rows: Mapping[str, int] | None = getattr(client, "class_rows", None)
+        if self.class_rows:
+            self.class_rows_per_batch = expected_class_rows(self.class_rows, self.value_rows)
+
+    @property
+    def protects_rows(self) -> bool:
+        """Whether the budget bounds what all releases reveal about a single row."""
+        epsilon, delta = self._privacy.epsilon, self._privacy.delta
+        return epsilon is not None and epsilon <= MAX_EPSILON and delta * self.rows <= 1
 
     @property
     def privacy_report(self) -> dict[str, Any]:
@@ -133,7 +155,7 @@ class PrivateClient:
         self._budget.charge(evaluations=1)
         rows, evaluate = np.arange(self._client.held_out_rows), self._client.held_out_values
         values, elsewhere = (
-            self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self._start, 1))
+            self._evaluate_rows(evaluate, point, rows) for point in (params, perturb_params(self.start, 1))
         )
         return private_intervals(values, elsewhere, self._levels.evaluation, levels, known)
 
@@ -185,11 +207,11 @@ class PrivateClient:
 
     def _check_params(self, params: Arrays) -> Arrays:
         """Return the parameters in the client's dtypes, which the server cannot choose; refuse other shapes."""
-        expected = {name: value.shape for name, value in self._start.items()}
+        expected = {name: value.shape for name, value in self.start.items()}
         shapes = {name: value.shape for name, value in params.items()}
         refuse_unless(shapes == expected, f"parameters must have the shapes {expected}, but have {shapes}"[:200])
         with np.errstate(all="ignore"):
-            return {name: np.asarray(params[name]).astype(value.dtype) for name, value in self._start.items()}
+            return {name: np.asarray(params[name]).astype(value.dtype) for name, value in self.start.items()}
 
     def _draw_rows(self) -> np.ndarray:
         return secret_draw(self._client.rows, self._privacy.rate)
@@ -210,7 +232,7 @@ class PrivateClient:
 
         row_values = partial(compute_quietly, lambda params: client.row_values(params, rows))
         mean_values = partial(compute_quietly, lambda params: np.hstack(client.evaluate(params)[:2]))
-        return count_rows_from_values(row_values, mean_values, self._start, attempts)
+        return count_rows_from_values(row_values, mean_values, self.start, attempts)
 
 
 class SpentBudget:

@@ -52,9 +52,11 @@ class StrategySettings:
         secure: Secure aggregation of directions: the server sees only their sum. It needs ``clip_norm``, and excludes
             compression and a robust method.
         names: The clients' names in the wanted order, if known. The first round waits for all of them, up to ``wait``
-            seconds.
+            seconds. This is not an allow list: any node may join, and use a name that is not taken.
         clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM) or path
-            of its file. A node is identified by its key, and other nodes are turned away. It replaces ``names``.
+            of its file. A node is identified by its key, and other nodes are turned away. It replaces ``names``. A
+            robust method and ``secure`` need it.
+        simulation: Whether you run all clients yourself, so that a robust method and ``secure`` need no ``clients``.
         exclude: Names of clients to exclude, also from a resumed run. They are not asked, evaluated or certified.
         events: File to which to append all events, one JSON object per line.
     """
@@ -84,6 +86,7 @@ class StrategySettings:
     secure: SecureAggregation | None = None
     names: Sequence[str] = ()
     clients: Mapping[str, str | Path] = field(default_factory=dict)
+    simulation: bool = False
     exclude: Sequence[str] = ()
     events: str | Path | None = None
 
@@ -96,6 +99,7 @@ class StrategySettings:
         checks.check_real("wait", self.wait, minimum=0)
         checks.check_given(self, checks.check_integer, "min_clients", "patience", "constraints", minimum=1)
         checks.check_given(self, checks.check_real, "report_timeout", "update_timeout", "clip_norm", above=0)
+        checks.check_instance("simulation", self.simulation, bool)
         check_range("objective_range", self.objective_range)
         check_ranges(self.constraint_range)
         checks.check_given(self, checks.check_instance, "checkpoints", cls=Checkpoints)

@@ -170,6 +170,7 @@ def solve_over_flower(
             checkpoints=options.checkpoints,
             memory=sampling.memory,
             names=names,
+            simulation=True,
         )
         strategy.clients_identity = {f"{name} of the clients": text for name, text in identity.items()}
         policy = replace(ClientPolicy.for_simulations(), second_order=isinstance(method, SQP))

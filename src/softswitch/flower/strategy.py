@@ -112,12 +112,13 @@ class SwitchingStrategy(Strategy):
         Raises:
             TimeoutError: No client connected within the setting ``wait``.
             UnavailableError: The method is ``SQP``, and a client sends no second derivatives.
-            ValueError: An argument is invalid, or the checkpoint is of another run.
+            ValueError: An argument is invalid, ``clients`` is missing, or the checkpoint is of another run.
         """
         rounds = checks.check_integer("num_rounds", num_rounds, minimum=1)
         for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
             if config:
                 raise ValueError(f"{name} must be empty: settings are arguments of SwitchingStrategy; but is {config}")
+        self._check_membership()
         settings = self._with_min_clients()
         if timeout is not None:
             limit = checks.check_real("timeout", timeout, above=0)
@@ -224,6 +225,15 @@ class SwitchingStrategy(Strategy):
         raise NotImplementedError("SwitchingStrategy runs rounds of two exchanges, without Flower's hooks: call start")
 
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse_hook
+
+    def _check_membership(self) -> None:
+        """Raise ValueError if the run counts clients, and anyone may join as several of them."""
+        settings, byzantine = self.settings, self.method.robust
+        if not (settings.clients or settings.simulation) and (byzantine is not None or settings.secure is not None):
+            feature = "secure" if settings.secure is not None else f"robust={byzantine}"
+            problem = f"{feature} needs clients, the public key of every client by its name, but clients is empty"
+            reason = "without keys, one attacker can join under several names"
+            raise ValueError(f"{problem}: {reason}. Set clients, or simulation=True if you run all clients yourself")
 
     def _with_min_clients(self) -> StrategySettings:
         """Return the settings with enough clients in a round for secure aggregation or for Byzantine clients."""

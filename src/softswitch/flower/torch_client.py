@@ -75,7 +75,9 @@ class TorchClient(RowClient):
         constraint_range: Range | Sequence[Range | None] | None = None,
     ) -> None:
         self._functions = ModuleFunctions(module.to(device), objective, constraint, constraint_surrogate, optimizer)
+        self.start = {name: weight.detach().cpu().numpy().copy() for name, weight in self._functions.trained.items()}
         self._data = TorchRows("data", data, device)
+        self.data_digest = self._data.digest()
         self._held_out = None if held_out is None else TorchRows("held_out", held_out, device)
         self.has_surrogate, self.optimizer = constraint_surrogate is not None, optimizer
         norms = BatchNormStatistics(self._functions)
@@ -117,11 +119,6 @@ class TorchClient(RowClient):
 
     def _intervals(self, params: Arrays, levels: ErrorLevels, ranges: list[Range | None]) -> list[Interval]:
         return module_intervals(self._functions, params, self._held_out, levels, ranges)
-
-    @property
-    def start(self) -> Arrays:
-        """The module's parameters by name."""
-        return {name: weight.detach().cpu().numpy().copy() for name, weight in self._functions.trained.items()}
 
     @property
     def pieces(self) -> int:

@@ -1,6 +1,7 @@
 """A client with its number as optimum, and the constraint w₀ <= 2."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,4 +58,4 @@ def site(context):
     return client
 
 
-app = client_app(site, ClientPolicy.for_simulations())
+app = client_app(site, replace(ClientPolicy.for_simulations(), max_rounds=100))
