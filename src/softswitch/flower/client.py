@@ -125,7 +125,6 @@ def client_app(
         wire.REGISTER: handlers.register,
         wire.REPORT: handlers.report,
         wire.UPDATE: handlers.update,
-        wire.UNMASK: handlers.unmask,
         wire.EVALUATE: handlers.evaluate,
         wire.DERIVATIVES: handlers.differentiate,
         wire.CERTIFY: handlers.certify,
@@ -284,36 +283,34 @@ class MessageHandlers:
     def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Compute a direction at the parameters of the report."""
         content = message.content
-        min_clients = self.policy.min_secure_clients
-        is_allowed = min_clients is None or secure.TERMS in content
+        min_clients, is_masked = self.policy.min_secure_clients, secure.TERMS in content
+        is_allowed = min_clients is None or is_masked
         refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
-        decision = wire.get_config(content, wire.DECISION)
         source = content if wire.PARAMS in content else context.state
         params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
-            error = RefusalError if secure.TERMS in content else codes.OutdatedParamsError  # masks are lost too
+            error = RefusalError if is_masked else codes.OutdatedParamsError  # the round key is lost too
             raise error("it lost the parameters of the round in a restart after its report")
         self._count(wire.UPDATE)  # after this: a request for whole parameters is not an update
         task, wanted = _parse_task(settings), message.metadata.group_id
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
         context.state[wire.PARAMS], context.state[wire.SETTINGS] = params, settings
-        loss = _parse_local_loss(decision, client.constraints)
-        direction = client.update(wire.from_record(params), self.seed_batches(task), loss)
-        clip_norm = settings.get("clip_norm")
-        if isinstance(clip_norm, float):
-            direction = clip_direction(direction, clip_norm)
-        if secure.TERMS in content:
-            terms = secure.parse_terms(content[secure.TERMS])
-            direction = clip_direction(direction, terms.limit)
-            return secure.mask_direction(direction, terms, client.name, context, min_clients or 0, self.signing_keys)
+
+        def compute(loss: LocalLoss) -> wire.Arrays:
+            direction = client.update(wire.from_record(params), self.seed_batches(task), loss)
+            clip_norm = settings.get("clip_norm")
+            return clip_direction(direction, clip_norm) if isinstance(clip_norm, int | float) else direction
+
+        if is_masked:
+            terms = secure.parse_terms(content[secure.TERMS], client.constraints)
+            rules = min_clients or 0, self.signing_keys
+            return secure.mask_direction(compute, terms, client.name, params, settings, context, *rules)
+        decision = wire.get_config(content, wire.DECISION)
+        direction = compute(_parse_local_loss(decision, client.constraints))
         if codes.UP in settings:
             return {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
         return {wire.DIRECTION: wire.to_record(direction)}
-
-    def unmask(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        """Return the masks to be removed from the sum of directions."""
-        return {secure.UNMASKING: secure.unmask(message, context, self.policy.min_secure_clients or 0)}
 
     def evaluate(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Return f_i and g_i on all rows."""

@@ -226,9 +226,11 @@ class SwitchingStrategy(Strategy):
     configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse_hook
 
     def _with_min_clients(self) -> StrategySettings:
-        """Return the settings with enough clients in a round for secure aggregation or for Byzantine clients."""
+        """Return the settings with enough clients in a round: all for secure aggregation, more than Byzantine ones."""
         settings, byzantine = self.settings, self.method.robust
-        fewest = settings.min_clients if settings.secure is None else settings.secure.min_clients
+        if settings.secure is not None and not settings.expected:
+            raise ValueError("secure needs names or clients: all clients that take part, in every round")
+        fewest = settings.min_clients if settings.secure is None else len(settings.expected)
         if byzantine is not None:
             fewest = robust.min_participants(byzantine)
             if settings.expected and len(settings.expected) < fewest:
