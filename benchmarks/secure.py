@@ -139,8 +139,8 @@ def unmix(alpha: float) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:
     """
     data = breast_cancer(UNMIXED_CLIENTS, seed=0)
     method = SoftmaxSGM(alpha=alpha, step_size=FallingStep(first=0.5, rounds=UNMIXED_ROUNDS), tolerance=0.1)
-    secure = {"secure": fl.SecureAggregation(min_clients=5), "clip_norm": CLIP_NORM}
-    strategy = fl.SwitchingStrategy(method, names=names_of(UNMIXED_CLIENTS), wait=0.0, **secure)
+    secure, names = fl.SecureAggregation(min_clients=5), names_of(UNMIXED_CLIENTS)
+    strategy = fl.SwitchingStrategy(method, names=names, wait=0.0, secure=secure, clip_norm=CLIP_NORM)
     grid, start = ListeningGrid(app_of(data), UNMIXED_CLIENTS), fl.initial_arrays(data.problem.start)
     strategy.start(grid, start, UNMIXED_ROUNDS)
     assert strategy.result is not None
@@ -152,7 +152,7 @@ def unmix(alpha: float) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:
         rounds = [k for k in grid.terms if feasible[k] == is_objective and k >= UNMIXED_ROUNDS - LAST_ROUNDS]
         if len(rounds) < UNMIXED_CLIENTS:
             continue
-        totals = [np.sum(grid.masked[k], axis=0, dtype=np.uint32) for k in rounds]
+        totals: list[Any] = [np.sum(grid.masked[k], axis=0, dtype=np.uint32) for k in rounds]
         sums = np.array([join(secure_aggregation.dequantize(total, CLIP_NORM, specs)) for total in totals])
         weights = np.array([grid.terms[k].weights for k in rounds])
         loss: Any = LocalLoss(float(is_objective), np.full(1, 1.0 - is_objective), 0.0, 0.0)  # type: ignore[arg-type]

@@ -207,6 +207,7 @@ def parse_terms(record: Any, constraints: int) -> AggregationTerms:
     require(is_complete, f"its terms must have a name, a key, a weight and {numbers} numbers of each client")
     is_valid = all(0 <= weight <= 1 for weight in terms.weights) and sum(terms.weights) < 1.001
     require(is_valid, "its weights must be between 0 and 1 with a sum of at most 1")
+    wire.check_size("its local loss", terms.losses)
     return terms
 
 
