@@ -59,8 +59,8 @@ class ClientPolicy:
             ``PrivateClient``, because its noise covers single rows of every class.
         secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
-        min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
-            directions are also sent without it.
+        min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``): no client
+            may have more than 1/``min_secure_clients`` of a sum. Default: directions are also sent without it.
         second_order: Return second derivatives to a server that runs ``SQP``: gradients and a matrix of d × d numbers
             in every exchange. A request is refused if the curvature of few rows makes up the matrix: if
             (Σa)²/Σa² < ``min_class_rows`` for the curvatures a of the rows, for the objective or for a constraint.
