@@ -29,7 +29,8 @@ from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
 CLIENTS, ROUNDS, SEEDS, TIMED = 20, 1000, 5, 10
 MIN_CLIENTS = (None, 3, 5, 10)
-UNMIXED_CLIENTS, UNMIXED_ROUNDS, LAST_ROUNDS, CLIP_NORM = 12, 800, 160, 20.0
+UNMIXED_CLIENTS, UNMIXED_ROUNDS, CLIP_NORM = 12, 800, 20.0
+LAST_ROUNDS, RIDGES = (40, 160, 800), (0.0, *np.logspace(-10, 2, 25).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +46,21 @@ class CappedSGM(SoftmaxSGM):
         return cap_weights(super().decide, state, reports, decision, cap), after
 
 
-def make_client(data: Any, i: int) -> fl.JaxClient:
+def make_client(data: Any, i: int, batch_size: int | None = None, value_batch_size: int | None = None) -> fl.JaxClient:
     """Return client i of a data set, with its own rows."""
     end, size = int(np.cumsum(data.train.sizes)[i]), int(data.train.sizes[i])
     columns = {name: np.asarray(column)[end - size : end] for name, column in data.train.rows.columns.items()}
-    return fl.JaxClient(data.problem, columns, name=str(i), strata="y", batch_size=None)
+    sizes: dict[str, Any] = {"batch_size": batch_size, "value_batch_size": value_batch_size}
+    return fl.JaxClient(data.problem, columns, name=str(i), strata="y", **sizes)
 
 
-def app_of(data: Any) -> Any:
+def app_of(data: Any, *batch_sizes: int | None) -> Any:
     """Return the app of the clients of a data set."""
 
     def factory(context: Any) -> fl.JaxClient:
-        return make_client(data, int(context.node_config["partition-id"]))
+        client = make_client(data, int(context.node_config["partition-id"]), *batch_sizes)
+        client.value_rows = client.rows  # a client that reports on batches would refuse
+        return client
 
     return fl.client_app(factory, fl.ClientPolicy.for_simulations())
 
@@ -131,38 +135,66 @@ class ListeningGrid(fl.InProcessGrid):
         return reply
 
 
-def unmix(alpha: float) -> dict[str, tuple[int, np.ndarray, np.ndarray]]:
-    """Return rounds, errors of least squares and errors of the sum as a guess, for directions of f and of g.
+@dataclass(frozen=True)
+class Unmixed:
+    """Relative errors of single directions, one for each client.
 
-    The server follows the protocol. Late in the run the parameters hardly move but the weights do, so the sums of n or
-    more rounds are linear equations for n directions. Errors are relative, one for each client, at the last iterate.
+    ``plain`` is from least squares on the last 160 rounds. ``best`` has the smallest median of ridge regressions
+    towards the mean sum; a server would have to guess their settings. ``guess`` is the mean of the last 160 sums.
+    """
+
+    rounds: int
+    plain: np.ndarray
+    best: np.ndarray
+    guess: np.ndarray
+
+
+def unmix(method: SoftmaxSGM, *batch_sizes: int | None) -> dict[str, Unmixed]:
+    """Return how well an honest-but-curious server reads single directions of f and of g at the end of a run.
+
+    The parameters hardly move but the weights do, so sums of n or more rounds are linear equations for n directions.
     """
     data = breast_cancer(UNMIXED_CLIENTS, seed=0)
-    method = SoftmaxSGM(alpha=alpha, step_size=FallingStep(first=0.5, rounds=UNMIXED_ROUNDS), tolerance=0.1)
     secure, names = fl.SecureAggregation(min_clients=5), names_of(UNMIXED_CLIENTS)
-    strategy = fl.SwitchingStrategy(method, names=names, wait=0.0, secure=secure, clip_norm=CLIP_NORM)
-    grid, start = ListeningGrid(app_of(data), UNMIXED_CLIENTS), fl.initial_arrays(data.problem.start)
+    strategy = fl.SwitchingStrategy(method, names=names, wait=0.0, memory=None, secure=secure, clip_norm=CLIP_NORM)
+    grid, start = ListeningGrid(app_of(data, *batch_sizes), UNMIXED_CLIENTS), fl.initial_arrays(data.problem.start)
     strategy.start(grid, start, UNMIXED_ROUNDS)
     assert strategy.result is not None
     specs = wire.array_specs(wire.from_record(start))
     last = {name: np.asarray(part) for name, part in strategy.result.last.items()}
     clients = [make_client(data, i) for i in range(UNMIXED_CLIENTS)]
-    feasible, found = strategy.result.history.feasible, {}
+    feasible, unmixed = strategy.result.history.feasible, {}
     for function, is_objective in (("f", True), ("g", False)):
-        rounds = [k for k in grid.terms if feasible[k] == is_objective and k >= UNMIXED_ROUNDS - LAST_ROUNDS]
-        if len(rounds) < UNMIXED_CLIENTS:
-            continue
+        rounds = np.array([k for k in grid.terms if feasible[k] == is_objective])
         totals: list[Any] = [np.sum(grid.masked[k], axis=0, dtype=np.uint32) for k in rounds]
         sums = np.array([join(secure_aggregation.dequantize(total, CLIP_NORM, specs)) for total in totals])
         weights = np.array([grid.terms[k].weights for k in rounds])
         loss: Any = LocalLoss(float(is_objective), np.full(1, 1.0 - is_objective), 0.0, 0.0)  # type: ignore[arg-type]
         task = fl.Task(0, 0, 1, 0.1, True)
         directions = np.array([join(client.update(last, task, loss)) for client in clients])
-        guesses = np.linalg.lstsq(weights, sums)[0], sums.mean(axis=0)
-        size = np.linalg.norm(directions, axis=1)
-        errors = [np.linalg.norm(guess - directions, axis=1) / size for guess in guesses]
-        found[function] = (len(rounds), *errors)
-    return found
+
+        def measure(guess: np.ndarray, directions: np.ndarray = directions) -> np.ndarray:
+            errors: np.ndarray = np.linalg.norm(guess - directions, axis=1) / np.linalg.norm(directions, axis=1)
+            return errors
+
+        attempts = dict[tuple[int, float], np.ndarray]()
+        for count in LAST_ROUNDS:
+            late = rounds >= UNMIXED_ROUNDS - count
+            if late.sum() >= UNMIXED_CLIENTS:
+                attempts |= {(count, ridge): measure(regress(weights[late], sums[late], ridge)) for ridge in RIDGES}
+        late = rounds >= UNMIXED_ROUNDS - 160
+        best = min(attempts.values(), key=np.median)
+        unmixed[function] = Unmixed(int(late.sum()), attempts[160, 0.0], best, measure(sums[late].mean(axis=0)))
+    return unmixed
+
+
+def regress(weights: np.ndarray, sums: np.ndarray, ridge: float) -> np.ndarray:
+    """Return single directions by least squares, with a penalty on their distance to the mean sum."""
+    mean = sums.mean(axis=0)
+    rest = sums - weights.sum(axis=1, keepdims=True) * mean
+    rows = np.vstack([weights, np.sqrt(ridge) * np.eye(weights.shape[1])])
+    solution = np.linalg.lstsq(rows, np.vstack([rest, np.zeros((weights.shape[1], rest.shape[1]))]))[0]
+    return np.asarray(mean + solution)
 
 
 def join(arrays: wire.Arrays) -> np.ndarray:
@@ -171,15 +203,26 @@ def join(arrays: wire.Arrays) -> np.ndarray:
 
 
 def print_unmixing() -> None:
-    """Print how well least squares reads single directions from the sums of a run."""
-    n, rounds = UNMIXED_CLIENTS, UNMIXED_ROUNDS
-    print(f"\nLeast squares on the sums of the last {LAST_ROUNDS} of {rounds} rounds, {n} clients, min_clients=5:")
-    print("relative error of single directions, and of the mean of the sums as a guess")
-    print("| α | directions of | rounds | best | median | clients below 0.5 | guess: median |\n" + "|---" * 7 + "|")
-    for alpha in (1.0, 5.0, 20.0, 100.0):
-        for function, (used, errors, guess) in unmix(alpha).items():
-            numbers = f"{errors.min():.2f} | {np.median(errors):.2f} | {(errors < 0.5).sum()} of {n}"
-            print(f"| {alpha:g} | {function} | {used} | {numbers} | {np.median(guess):.2f} |", flush=True)
+    """Print how well a server reads single directions from the sums of a run."""
+    n, falling = UNMIXED_CLIENTS, FallingStep(first=0.5, rounds=UNMIXED_ROUNDS)
+    print(f"\nSingle directions from the sums of {UNMIXED_ROUNDS} rounds, {n} clients, min_clients=5: relative errors")
+    titles = "run", "directions of", "least squares", "best ridge", "best ridge: below 0.5", "mean of the sums"
+    print(f"| {' | '.join(titles)} |\n" + "|---" * len(titles) + "|")
+    runs: dict[str, tuple[dict[str, Any], int | None, int | None]] = {
+        **{f"α = {alpha:g}": ({"alpha": alpha}, None, None) for alpha in (1.0, 5.0, 20.0, 100.0)},
+        "α = 20, constant step size": ({"alpha": 20.0, "step_size": 0.5}, None, None),
+        'α = 1, `alpha_scale="change"`': ({"alpha": 1.0, "alpha_scale": "change"}, None, None),
+        "α = 20, gradients on 16 rows": ({"alpha": 20.0}, 16, None),
+        "α = 5, reports on 16 rows (refused)": ({"alpha": 5.0}, None, 16),
+        "α = 5, both on 16 rows (refused)": ({"alpha": 5.0}, 16, 16),
+    }
+    for title, (changes, *batch_sizes) in runs.items():
+        method = SoftmaxSGM(**{"step_size": falling, "tolerance": 0.1, **changes})
+        for function, found in unmix(method, *batch_sizes).items():
+            medians = [np.median(errors) for errors in (found.plain, found.best, found.guess)]
+            plain, best, guess = (f"{median:.2f}" if median >= 0.1 else f"{median:.3f}" for median in medians)
+            count = f"{(found.best < 0.5).sum()} of {n}"
+            print(f"| {title} | {function} | {plain} | {best} | {count} | {guess} |", flush=True)
 
 
 def main() -> None:

@@ -303,6 +303,8 @@ class MessageHandlers:
             return clip_direction(direction, clip_norm) if isinstance(clip_norm, int | float) else direction
 
         if is_masked:
+            is_exact = client.value_rows >= client.rows and not hasattr(client, "privacy_report")
+            refuse_unless(is_exact, "it reports on batches or with noise: many sums with weights that vary reveal it")
             terms = secure.parse_terms(content[secure.TERMS], client.constraints)
             rules = min_clients or 0, self.signing_keys
             return secure.mask_direction(compute, terms, client.name, params, settings, context, *rules)

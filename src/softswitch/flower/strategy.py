@@ -135,6 +135,9 @@ class SwitchingStrategy(Strategy):
         if roster.constraints is None:
             which = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        if settings.secure is not None and not roster.reports_all_rows:
+            reason = "with weights that vary by chance, many sums reveal single directions"
+            raise ValueError(f"secure needs clients that report on all rows (value_batch_size=None): {reason}")
         self.clients = RemoteClients(roster, settings)
         flower_result = FlowerResult()
 
