@@ -628,6 +628,29 @@ def test_sums_over_some_clients_are_refused():
         run(FaultyGrid(make_app(), SITES), names=())
 
 
+def test_clients_that_report_on_batches_are_refused(caplog):
+    """Their weights vary by chance at the same parameters: equations for single directions."""
+
+    def factory(context):
+        return quadratic(context.node_config["partition-id"], value_batch_size=4)
+
+    with pytest.raises(ValueError, match="report on all rows"):
+        run(FaultyGrid(simulated(factory), SITES))
+    server = AttackingServer(simulated(factory))
+    terms = server.make_terms(server.request_reports(0))
+    assert not server.collect(dict.fromkeys(range(SITES), terms), 0)
+
+    def with_noise(context):
+        client = quadratic(context.node_config["partition-id"])
+        if context.node_config["partition-id"] == 2:
+            client.privacy_report = {"epsilon": 1.0, "delta": 1e-5, "deviations": [0.1, 0.1], "neighbours": "add"}
+        return client
+
+    strategy = run(FaultyGrid(simulated(with_noise), SITES))
+    assert outcomes(strategy)[0, 2] == ClientOutcome.REFUSED
+    assert "it reports on batches or with noise" in caplog.text
+
+
 def test_incompatible_settings_are_rejected():
     with pytest.raises(ValueError, match="secure needs clip_norm"):
         make_strategy(clip_norm=None)

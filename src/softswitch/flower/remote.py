@@ -30,7 +30,7 @@ from softswitch.methods.parts import Round, Update
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.privacy.accounting import PrivacyAccount
-from softswitch.problem.parameters import Params
+from softswitch.problem.parameters import Params, count_parameters
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.history import ClientOutcome
@@ -344,7 +344,9 @@ class RoundExchange:
             terms = make_terms(names, reports, np.asarray(decision.weights), decision.local_loss)
             terms.check_shares(settings.secure.min_clients)
             records = {place: {TERMS: ConfigRecord(terms._asdict())} for place in places}
-            masked = self._request(wire.UPDATE, records, partial(parse_masked, specs=specs))
+            masked = self._request(
+                wire.UPDATE, records, partial(parse_masked, size=count_parameters(self._server.state.params))
+            )
             total = sum_directions(list(masked.values()), len(names), settings.clip_norm, specs)
         except wire.InvalidMessageError as reason:
             logger.warning("round %d: directions are not aggregated: %s", self._server.done, reason)

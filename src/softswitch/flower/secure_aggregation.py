@@ -49,8 +49,9 @@ class SecureAggregation:
     it receives. It does not protect against a server that deviates from the protocol. It has had no external
     cryptographic review. The server still sees the values that clients report, because the switch needs them.
 
-    All clients of a fixed cohort, the setting ``names`` or ``clients``, must take part in every round. If a direction
-    is lost, the round is void. A client refuses a sum over other clients than in the first sum of the run.
+    All clients of a fixed cohort, the setting ``names`` or ``clients``, must take part in every round, and report on
+    all rows. If a direction is lost, the round is void. A client refuses a sum over other clients than in the first sum
+    of the run. Many sums with different weights at nearly the same parameters reveal single directions.
 
     A client is hidden only among others with a positive weight. Weights are therefore capped at 1/``min_clients``, so
     that the effective number of clients, (Σ r_i)²/Σ r_i², is at least ``min_clients``. Otherwise the round is void.
@@ -201,10 +202,10 @@ def parse_terms(record: Any, constraints: int) -> AggregationTerms:
         require(is_list, f"its terms must contain a list of {name}")
     terms = AggregationTerms(**{name: record[name] for name in kinds})
     clients, numbers = len(terms.names), 3 + constraints
-    counts = {len(terms.keys), len(terms.weights), len(set(terms.names)), len(set(terms.keys))}
-    is_complete = counts == {clients} and len(terms.losses) == clients * numbers
-    is_complete = is_complete and len(terms.signatures) in (0, clients) and MIN_CLIENTS <= clients <= MAX_CLIENTS
-    require(is_complete, f"its terms must have a name, a key, a weight and {numbers} numbers of each client")
+    columns = terms.keys, terms.weights, set(terms.names), set(terms.keys), terms.signatures or terms.names
+    is_complete = all(len(column) == clients for column in columns) and MIN_CLIENTS <= clients <= MAX_CLIENTS
+    problem = f"its terms must have a name, a key, a weight and {numbers} numbers of each client"
+    require(is_complete and len(terms.losses) == clients * numbers, problem)
     is_valid = all(0 <= weight <= 1 for weight in terms.weights) and sum(terms.weights) < 1.001
     require(is_valid, "its weights must be between 0 and 1 with a sum of at most 1")
     wire.check_size("its local loss", terms.losses)
@@ -274,9 +275,8 @@ def parse_key(content: RecordDict) -> tuple[bytes, bytes]:
     return key, signature
 
 
-def parse_masked(content: RecordDict, specs: Mapping[str, wire.ArraySpec]) -> np.ndarray:
+def parse_masked(content: RecordDict, size: int) -> np.ndarray:
     """Return the masked direction in a client's reply, or raise ``InvalidMessageError``."""
-    size = sum(math.prod(spec.shape) for spec in specs.values())
     return wire.parse_arrays(content.get(MASKED), {"sum": wire.ArraySpec((size,), "uint32")})["sum"]
 
 

@@ -50,8 +50,8 @@ class StrategySettings:
         memory: The server's memory of every client's reports; None as in the paper. "auto" uses one if the method is
             ``Automatic`` and clients are sampled or report on batches.
         secure: Secure aggregation of directions: the server sees only their sum. All clients of ``names`` or
-            ``clients`` take part in every round. It needs ``clip_norm``, and excludes a participation below 1,
-            compression and a robust method.
+            ``clients`` take part in every round, and report on all rows. It needs ``clip_norm``, and excludes a
+            participation below 1, compression and a robust method.
         names: The clients' names in the wanted order, if known. The first round waits for all of them, up to ``wait``
             seconds.
         clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM) or path
