@@ -65,14 +65,20 @@ class Mode:
     privacy: RecordPrivacy | None = None
 
 
-SUMMED = {"secure": SecureAggregation(min_clients=4), "clip_norm": 10.0, "simulation": True}
+NAMES = [f"hospital {i}" for i in range(HOSPITALS)]
+SUMMED = {"secure": SecureAggregation(min_clients=4), "clip_norm": 10.0, "names": NAMES, "simulation": True}
+WITHOUT_FIRST = SUMMED | {"names": NAMES[1:]}  # all clients must take part, and the first refuses by the default policy
 UNCOUNTED: dict[str, Any] = {"max_rounds": None, "max_evaluations": None}
 """The demonstration may run any number of times."""
 MODES = (
     Mode("everything is answered"),
     Mode("no class of fewer than 10 rows (the default)", ClientPolicy(**UNCOUNTED)),
-    Mode("everything is answered, directions are summed under masks", settings=SUMMED),
-    Mode("no small class, summed under masks", ClientPolicy(min_secure_clients=4, **UNCOUNTED), settings=SUMMED),
+    Mode("everything is answered, with secure aggregation", settings=SUMMED),
+    Mode(
+        "no small class, and secure aggregation",
+        ClientPolicy(min_secure_clients=4, **UNCOUNTED),
+        settings=WITHOUT_FIRST,
+    ),
     Mode("everything is answered, with noise: ε = 8", privacy=RecordPrivacy(epsilon=8.0, delta=1e-5)),
 )
 
@@ -134,7 +140,7 @@ def run(mode: Mode, rounds: int, folder: Path) -> tuple[Listening, SwitchingStra
 
     def factory(context: Any) -> JaxClient | PrivateClient:
         i = int(context.node_config["partition-id"])
-        client = JaxClient(problem, everyone[i], name=f"hospital {i}", strata="y", batch_size=None)
+        client = JaxClient(problem, everyone[i], name=NAMES[i], strata="y", batch_size=None)
         if mode.privacy is None:
             return client
         told = folder / f"{i}.json"
@@ -150,7 +156,7 @@ def run(mode: Mode, rounds: int, folder: Path) -> tuple[Listening, SwitchingStra
 def from_directions(heard: Listening) -> Iterator[np.ndarray]:
     """Guesses at the row: the first hospital's answers, and the steps of w, each divided by its last entry.
 
-    A step is a multiple of the weighted mean of all directions: more the server does not learn where they are masked.
+    A step is a multiple of the weighted mean of all directions: with secure aggregation the server learns no more.
     """
     seen = [direction for (_, hospital), direction in heard.directions.items() if hospital == 0]
     seen += [heard.params[k] - heard.params[k + 1] for k in range(len(heard.params) - 1)]

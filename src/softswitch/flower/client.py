@@ -62,8 +62,8 @@ class ClientPolicy:
             rows of every class.
         secret_batches: Draw batches with a secret seed instead of the run's seed, which the server knows. Otherwise the
             server can solve for single rows from many batches at the same parameters. Runs are then not reproducible.
-        min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``). Default:
-            directions are also sent without it.
+        min_secure_clients: Minimum effective number of clients in secure aggregation (``SecureAggregation``): no client
+            may have more than 1/``min_secure_clients`` of a sum. Default: directions are also sent without it.
         second_order: Return second derivatives to a server that runs ``SQP``: gradients and a matrix of d × d numbers
             in every exchange. A request is refused if the curvature of few rows makes up the matrix: if
             (Σa)²/Σa² < ``min_class_rows`` for the curvatures a of the rows, for the objective or for a constraint.
@@ -133,7 +133,6 @@ def client_app(
         wire.REGISTER: handlers.register,
         wire.REPORT: handlers.report,
         wire.UPDATE: handlers.update,
-        wire.UNMASK: handlers.unmask,
         wire.EVALUATE: handlers.evaluate,
         wire.DERIVATIVES: handlers.differentiate,
         wire.CERTIFY: handlers.certify,
@@ -299,14 +298,13 @@ class MessageHandlers:
     def update(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Compute a direction at the parameters of the report."""
         content = message.content
-        min_clients = self.policy.min_secure_clients
-        is_allowed = min_clients is None or secure.TERMS in content
+        min_clients, is_masked = self.policy.min_secure_clients, secure.TERMS in content
+        is_allowed = min_clients is None or is_masked
         refuse_unless(is_allowed, "it sends directions only with secure aggregation (client policy)")
-        decision = wire.get_config(content, wire.DECISION)
         source = content if wire.PARAMS in content else context.state
         params, settings = source.get(wire.PARAMS), source.get(wire.SETTINGS)
         if not isinstance(params, ArrayRecord) or not isinstance(settings, ConfigRecord):
-            error = RefusalError if secure.TERMS in content else codes.OutdatedParamsError  # masks are lost too
+            error = RefusalError if is_masked else codes.OutdatedParamsError  # the round key is lost too
             raise error("it lost the parameters of the round in a restart after its report")
         point = wire.from_record(params)
         self._admit(client, wire.UPDATE, point)  # after this: a request for whole parameters is not an update
@@ -314,22 +312,23 @@ class MessageHandlers:
         problem = f"it has the parameters of round {task.round}, but the request is for round {wanted}"
         refuse_unless(str(task.round) == wanted, problem)
         context.state[wire.PARAMS], context.state[wire.SETTINGS] = params, settings
-        loss = _parse_local_loss(decision, client.constraints)
-        direction = client.update(point, self.seed_batches(task), loss)
-        clip_norm = settings.get("clip_norm")
-        if isinstance(clip_norm, float):
-            direction = clip_direction(direction, clip_norm)
-        if secure.TERMS in content:
-            terms = secure.parse_terms(content[secure.TERMS])
-            direction = clip_direction(direction, terms.limit)
-            return secure.mask_direction(direction, terms, client.name, context, min_clients or 0, self.signing_keys)
+
+        def compute(loss: LocalLoss) -> wire.Arrays:
+            direction = client.update(point, self.seed_batches(task), loss)
+            clip_norm = settings.get("clip_norm")
+            return clip_direction(direction, clip_norm) if isinstance(clip_norm, int | float) else direction
+
+        if is_masked:
+            is_exact = client.value_rows >= client.rows and not hasattr(client, "privacy_report")
+            refuse_unless(is_exact, "it reports on batches or with noise: many sums with weights that vary reveal it")
+            terms = secure.parse_terms(content[secure.TERMS], client.constraints)
+            rules = min_clients or 0, self.signing_keys
+            return secure.mask_direction(compute, terms, client.name, params, settings, context, *rules)
+        decision = wire.get_config(content, wire.DECISION)
+        direction = compute(_parse_local_loss(decision, client.constraints))
         if codes.UP in settings:
             return {wire.DIRECTION: codes.compress_direction(direction, settings, decision, context)}
         return {wire.DIRECTION: wire.to_record(direction)}
-
-    def unmask(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
-        """Return the masks to be removed from the sum of directions."""
-        return {secure.UNMASKING: secure.unmask(message, context, self.policy.min_secure_clients or 0)}
 
     def evaluate(self, client: LocalOracle, message: Message, context: Context) -> dict[str, Any]:
         """Return f_i and g_i on all rows."""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from softswitch.methods.sqp import Derivatives
 
 logger = logging.getLogger("softswitch.flower")
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the protocol between server and clients. It increases with every incompatible change."""
-REGISTER, REPORT, UPDATE, UNMASK = "query.register", "query.report", "train.update", "query.unmask"
+REGISTER, REPORT, UPDATE = "query.register", "query.report", "train.update"
 EVALUATE, CERTIFY, DERIVATIVES = "evaluate.values", "evaluate.certify", "query.derivatives"  # the types of messages
 PARAMS, SETTINGS, DECISION, REGISTRATION = "params", "settings", "decision", "registration"
 VALUES, DIRECTION, INTERVALS, REFUSAL, PRIVACY = "values", "direction", "intervals", "refusal", "privacy"

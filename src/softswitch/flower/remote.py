@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -21,15 +22,15 @@ from softswitch.flower.client import clip_direction, encode_decision
 from softswitch.flower.compression import HeldParams, count_bytes, needs_params, parse_direction
 from softswitch.flower.membership import confusable_key
 from softswitch.flower.roster import Roster
-from softswitch.flower.secure_aggregation import MASKED, TERMS, SecureAggregator, SecureMean, parse_key
+from softswitch.flower.secure_aggregation import MASKED, TERMS, make_terms, parse_key, parse_masked, sum_directions
 from softswitch.flower.server_state import Observed, ServerState
 from softswitch.flower.settings import StrategySettings
-from softswitch.methods.messages import Reports
-from softswitch.methods.parts import Round
+from softswitch.methods.messages import Decision, Reports
+from softswitch.methods.parts import Round, Update
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary
 from softswitch.privacy.accounting import PrivacyAccount
-from softswitch.problem.parameters import Params
+from softswitch.problem.parameters import Params, count_parameters
 from softswitch.problem.ranges import endpoints, function_ranges, has_two_values
 from softswitch.results.certificate import Certificate, Interval
 from softswitch.results.history import ClientOutcome
@@ -291,11 +292,10 @@ class RoundExchange:
         clients: RemoteClients,
         server: ServerState,
         held: HeldParams,
-        aggregator: SecureAggregator | None,
         participants: list[int],
     ) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
-        self._server, self._held, self._aggregator = server, held, aggregator
+        self._server, self._held = server, held
         self.participants = participants  # indices among all clients
         self._replies: dict[str, dict[int, wire.Reply]] = {}  # by type of message and place
         self.outcomes = np.zeros(len(participants), np.int32)
@@ -323,30 +323,36 @@ class RoundExchange:
             return server.no_reports(count)
         return reports._replace(pooled=jnp.asarray(constraint, server.dtype))
 
-    def collect_directions(self, played: Round) -> Mapping[int, wire.Arrays] | SecureMean | None:
-        """Send the decision; return the usable directions by place, or None if they cannot be aggregated securely."""
-        decision, aggregator, k = played.decision, self._aggregator, self._server.done
-        updating = np.flatnonzero(np.asarray(played.reports.mask)).tolist()
-        loss, switches = jax.tree.map(np.asarray, decision.local_loss), bool(self._server.method.switches)
-        records: dict[int, dict[str, Any]] = {
-            place: {wire.DECISION: encode_decision(loss.of(place), switches, bool(decision.feasible))}
-            for place in updating
-        }
-        parse: Parse = self._parse_direction
-        if aggregator is not None:
-            names = {place: self._roster.names[self.participants[place]] for place in updating}
-            terms = aggregator.begin_round(k, names, self._replies[wire.REPORT], np.asarray(decision.weights))
-            if terms is None:
-                return None
-            parse = aggregator.read_update
-            for record in records.values():
-                record[TERMS] = terms.record()
-        usable = self._request(wire.UPDATE, records, parse)
-        if aggregator is None or not usable:
-            return usable
-        return aggregator.aggregate(
-            k, usable, lambda contents: self._send(wire.UNMASK, contents, self._settings.report_timeout)
-        )
+    def collect_update(self, played: Round) -> Update | None:
+        """Send the decision and aggregate the directions; return None if they cannot be aggregated."""
+        server, updating = self._server, np.flatnonzero(np.asarray(played.reports.mask)).tolist()
+        decision = jax.tree.map(np.asarray, played.decision)
+        if self._settings.secure is not None:
+            return self._sum_securely(updating, decision)
+        switches, feasible = bool(server.method.switches), bool(decision.feasible)
+        losses = {place: decision.local_loss.of(place) for place in updating}
+        records = {i: {wire.DECISION: encode_decision(loss, switches, feasible)} for i, loss in losses.items()}
+        return server.aggregate(played, self._request(wire.UPDATE, records, self._parse_direction))
+
+    def _sum_securely(self, places: list[int], decision: Decision) -> Update | None:
+        """Return the sum of the directions of all clients; None, with a warning, if there is none."""
+        settings: Any = self._settings
+        specs = wire.array_specs(self._server.state.params)
+        names = [self._roster.names[self.participants[place]] for place in places]
+        reports = [wire.check_reply(self._replies[wire.REPORT][place]) for place in places]
+        try:
+            terms = make_terms(names, reports, np.asarray(decision.weights), decision.local_loss)
+            terms.check_shares(settings.secure.min_clients)
+            records = {place: {TERMS: ConfigRecord(terms._asdict())} for place in places}
+            masked = self._request(
+                wire.UPDATE, records, partial(parse_masked, size=count_parameters(self._server.state.params))
+            )
+            total = sum_directions(list(masked.values()), len(names), settings.clip_norm, specs)
+        except wire.InvalidMessageError as reason:
+            logger.warning("round %d: directions are not aggregated: %s", self._server.done, reason)
+            self._clients.events.record("not aggregated", str(reason))
+            return None
+        return Update(self._server.as_params(total))
 
     def observe(self, reports: Reports, full: ClientSummary) -> Observed:
         """Return what only a network has of the round; ``full`` has F and G over all clients, if evaluated."""
@@ -389,7 +395,7 @@ class RoundExchange:
             "step_size": server.local_step_size,
             "switches": bool(server.method.switches),
         }
-        if self._aggregator is not None:
+        if settings.secure is not None:
             sent[MASKED] = True
         if settings.clip_norm is not None:
             sent["clip_norm"] = float(settings.clip_norm)
@@ -434,7 +440,7 @@ class RoundExchange:
 
     def _parse_report(self, content: RecordDict) -> tuple[wire.Values, wire.Values | None]:
         """Return a client's report, and that of its batch at the previous iterate if it is wanted and present."""
-        if self._aggregator is not None:
+        if self._settings.secure is not None:
             parse_key(content)  # raises for a client that could not take part in the second exchange
         has_earlier = self._held.reports_twice and wire.PREVIOUS_VALUES in content
         earlier = self._clients.read_values(content, wire.PREVIOUS_VALUES) if has_earlier else None

@@ -63,7 +63,7 @@ class Roster:
         self.grid, self.events, self._timeout = grid, EventLog(settings.events), settings.report_timeout
         self._min_votes = max(settings.min_clients, len(settings.expected))
         self.constraints, self.statistics = settings.constraints, 0 if settings.pooled is None else None
-        self._expected = set(settings.expected)
+        self._expected, self._is_closed = set(settings.expected), settings.secure is not None
         self._owners = {str(key): name for name, key in settings.clients.items()}
         self._exclude = {confusable_key(name) for name in settings.exclude}
         self.excluded = {confusable_key(name) for name in (*settings.names, *settings.clients)} & self._exclude
@@ -249,7 +249,9 @@ class Roster:
         current_node = self.connected.get(index)
         reported = f"it reports {client.rows:,} rows and {client.held_out_rows:,} held-out rows"
         problem = None
-        if client.constraints != self.constraints:
+        if is_new and self._is_closed:
+            problem = "secure aggregation has a fixed cohort, the names of the settings, without it"
+        elif client.constraints != self.constraints:
             problem = f"it has {client.constraints} constraints, the others {self.constraints}"
         elif self.statistics and client.statistics != self.statistics:
             problem = f"it has {client.statistics} statistics, the others {self.statistics}"

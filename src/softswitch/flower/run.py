@@ -26,7 +26,6 @@ from softswitch.engine.server_step import summarize
 from softswitch.flower import messages as wire
 from softswitch.flower.compression import HeldParams
 from softswitch.flower.remote import PrivacyReport, RemoteClients, RemoteTask, RoundExchange, quote_first
-from softswitch.flower.secure_aggregation import SecureAggregator
 from softswitch.flower.server_state import ServerState, keep_clients
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method, check_over_network
@@ -78,10 +77,6 @@ class FlowerRun:
         self.server = ServerState(template, start, clients.constraints, rounds, settings)
         self.held = HeldParams(self.server.compression, reports_twice=memory is not None and memory.corrected)
         self.restarts = RemoteRestarts(method, rounds, self.server, clients) if tunes else None
-        self._aggregator = None
-        if settings.secure is not None and settings.clip_norm is not None:
-            specs = wire.array_specs(params)
-            self._aggregator = SecureAggregator(settings.secure, settings.clip_norm, specs, self.events)
         self._share = SwitchShare()
         self._stops = False
         self._began = time.perf_counter() - (0.0 if attempt is None else attempt.seconds)
@@ -115,7 +110,7 @@ class FlowerRun:
             "start": fingerprint(params),
             "program": self.server.program(),
             "jax": jax.__version__,
-            **({} if settings.secure is None else {"secure": str(settings.secure)}),
+            **({} if settings.secure is None else {"secure": str(settings.secure), "min_clients": "all"}),
             **({CORRECTED: "yes"} if self.held.reports_twice else {}),
         }
 
@@ -193,12 +188,12 @@ class FlowerRun:
         if settings.eval_every and k % settings.eval_every == 0:
             full = _summarize(self.requested, self.clients.evaluate_params(server.state.params, patient=False))
         self.held.begin(server.state.params, server.state.parts.get("previous"))
-        messages = RoundExchange(self.clients, server, self.held, self._aggregator, participants)
+        messages = RoundExchange(self.clients, server, self.held, participants)
         reports = messages.collect_reports()
         played = server.decide(participants, reports)
-        directions = None if played is None else messages.collect_directions(played)
+        update = None if played is None else messages.collect_update(played)
         messages.record_silence()
-        record = server.apply(played, directions or {}, messages.observe(reports, full))
+        record = server.apply(played, update, messages.observe(reports, full))
         outcomes = messages.outcomes
         self.held.end_round(k, participants, outcomes, server.change, server.state.params)
         if server.void_in_a_row:

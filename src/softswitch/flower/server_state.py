@@ -17,7 +17,6 @@ from softswitch.engine.server_step import Cost, Evaluated, Setup, apply, decide,
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import Arrays
-from softswitch.flower.secure_aggregation import SecureMean
 from softswitch.flower.settings import StrategySettings
 from softswitch.methods.base import Method
 from softswitch.methods.client_selection import represented_clients, select_connected
@@ -202,13 +201,11 @@ class ServerState:
         indices = jnp.asarray(clients, jnp.int32)
         return _decide(self.setup, self.state, jnp.int32(self.done), indices, jax.tree.map(jnp.asarray, reports))
 
-    def apply(self, played: Round | None, directions: Mapping[int, Arrays] | SecureMean, observed: Observed) -> Record:
-        """End the round: step along the directions that arrived, or change nothing if too few did.
+    def apply(self, played: Round | None, update: Update | None, observed: Observed) -> Record:
+        """End the round: step along the aggregated directions, or change nothing if there are none.
 
-        ``played`` is what ``decide`` returned. Directions are by place in the round's clients. The observed outcomes
-        are changed to void if the round is.
+        ``played`` is what ``decide`` returned. The observed outcomes are changed to void if the round is.
         """
-        update = None if played is None else self._aggregate(played, directions)
         size, change, state = None, None, self.state
         if played is None or update is None:
             outcomes = observed.outcomes
@@ -240,16 +237,16 @@ class ServerState:
         params = codes.apply_change(before, codes.decode(compression.down, code, wire.array_specs(before)))
         return after._replace(params=jax.tree.map(jnp.asarray, params)), code
 
-    def _aggregate(self, played: Round, directions: Mapping[int, Arrays] | SecureMean) -> Update | None:
-        """Return Σ r_i u_i over the arrived directions, with weights for these clients; None if too few arrived."""
-        arrived = directions.places if isinstance(directions, SecureMean) else list(directions)
-        if len(arrived) < self._settings.min_clients:
+    def aggregate(self, played: Round, directions: Mapping[int, Arrays]) -> Update | None:
+        """Return Σ r_i u_i over the arrived directions, with weights for these clients; None if too few arrived.
+
+        Directions are by place in the round's clients.
+        """
+        if len(directions) < self._settings.min_clients:
             return None
-        if isinstance(directions, SecureMean):
-            return Update(self._as_params(directions.mean))
         reports, given = played.reports, played.decision.weights
         survived = np.zeros(len(reports.mask), bool)
-        survived[arrived] = True
+        survived[list(directions)] = True
         if not survived[np.asarray(reports.mask)].all():
             if "memory" in played.parts:
                 reports = played.parts["memory"].values_of(played.clients, reports)
@@ -270,9 +267,10 @@ class ServerState:
         for place, direction in directions.items():
             for name, part in direction.items():
                 total[name] += weights[place] * part
-        return Update(self._as_params(total))
+        return Update(self.as_params(total))
 
-    def _as_params(self, arrays: Mapping[str, np.ndarray]) -> Params:
+    def as_params(self, arrays: Mapping[str, np.ndarray]) -> Params:
+        """Return arrays as parameters in the dtypes of the state's."""
         params: Params = tree_util.tree_map(lambda leaf, w: jnp.asarray(leaf, w.dtype), arrays, self.state.params)
         return params
 

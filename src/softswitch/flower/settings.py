@@ -49,8 +49,9 @@ class StrategySettings:
         checkpoints: Folder to save the run's state in, and to resume it from.
         memory: The server's memory of every client's reports; None as in the paper. "auto" uses one if the method is
             ``Automatic`` and clients are sampled or report on batches.
-        secure: Secure aggregation of directions: the server sees only their sum. It needs ``clip_norm``, and excludes
-            compression and a robust method.
+        secure: Secure aggregation of directions: the server sees only their sum. All clients of ``names`` or
+            ``clients`` take part in every round, and report on all rows. It needs ``clip_norm``, and excludes a
+            participation below 1, compression and a robust method.
         names: The clients' names in the wanted order, if known. The first round waits for all of them, up to ``wait``
             seconds. This is not an allow list: any node may join, and use a name that is not taken.
         clients: The clients that may take part: the public key of each by its name, as text (OpenSSH or PEM) or path
@@ -121,6 +122,9 @@ class StrategySettings:
         if self.secure is not None:
             if self.clip_norm is None:
                 raise ValueError("secure needs clip_norm: masked directions are integers of a known range")
+            if self.participation != 1:
+                reason = "sums over different clients reveal single directions"
+                raise ValueError(f"participation must be 1 with secure, but is {self.participation:g}: {reason}")
             smallest, count = self.secure.min_clients, len(self.expected)
             if 0 < count < smallest:
                 raise ValueError(f"secure hides a client among {smallest} (min_clients), but {count} take part")

@@ -136,6 +136,9 @@ class SwitchingStrategy(Strategy):
         if roster.constraints is None:
             which = "client of the list" if settings.clients else "client"
             raise TimeoutError(f"no {which} connected within wait={settings.wait:g} s")
+        if settings.secure is not None and not roster.reports_all_rows:
+            reason = "with weights that vary by chance, many sums reveal single directions"
+            raise ValueError(f"secure needs clients that report on all rows (value_batch_size=None): {reason}")
         self.clients = RemoteClients(roster, settings)
         flower_result = FlowerResult()
 
@@ -236,9 +239,11 @@ class SwitchingStrategy(Strategy):
             raise ValueError(f"{problem}: {reason}. Set clients, or simulation=True if you run all clients yourself")
 
     def _with_min_clients(self) -> StrategySettings:
-        """Return the settings with enough clients in a round for secure aggregation or for Byzantine clients."""
+        """Return the settings with enough clients in a round: all for secure aggregation, more than Byzantine ones."""
         settings, byzantine = self.settings, self.method.robust
-        fewest = settings.min_clients if settings.secure is None else settings.secure.min_clients
+        if settings.secure is not None and not settings.expected:
+            raise ValueError("secure needs names or clients: all clients that take part, in every round")
+        fewest = settings.min_clients if settings.secure is None else len(settings.expected)
         if byzantine is not None:
             fewest = robust.min_participants(byzantine)
             if settings.expected and len(settings.expected) < fewest:
