@@ -289,7 +289,6 @@ def test_clients_larger_than_buffer_are_rejected():
             "one round's rows take up to .* bytes, more than half of buffer_bytes",
         ),
         ({"batch_size": 8, "lower_bound": True}, "lower_bound must be False or None"),
-        ({"batch_size": 8, "engine": "grid"}, "engine must be 'compiled'"),
     ],
 )
 def test_unsupported_settings_are_rejected(options, message):

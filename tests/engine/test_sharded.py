@@ -134,11 +134,3 @@ def test_other_random_generators_match(x64_isolated):
     with jax.default_prng_impl("rbg"):
         default, on_device = (flat.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
     np.testing.assert_allclose(on_device.params, default.params, rtol=1e-12, atol=1e-14)
-
-
-def test_devices_are_rejected_over_flower():
-    data, owner = regression()
-    problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
-    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
-    with pytest.raises(ValueError, match="devices must be None with engine='grid'"):
-        flat.solve(problem, clients, method, rounds=2, engine="grid", devices=1)
