@@ -19,7 +19,7 @@ from softswitch.oracles import out_of_core as block_values
 from softswitch.oracles.gradient import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle, RowFeed
-from softswitch.theory.pilot import estimate_constants
+from softswitch_experiments.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000
