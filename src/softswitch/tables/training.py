@@ -286,8 +286,8 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
     result = trained.result
     if result.status.code is StatusCode.DIVERGED:
         return trained
-    constants, held_out = partial(table.label.constant, table.problem.start), _monitored(table)
-    result = add_baselines(result, table.problem, table.train, constants=constants, held_out=held_out)
+    constants = partial(table.label.constant, table.problem.start)
+    result = add_baselines(result, table.problem, table.train, constants=constants)
     certificate = trained.certificate
     if split is None and table.held_out is not None:
         certificate = certify(result, table.problem, table.held_out, config.run.confidence)
