@@ -14,7 +14,7 @@ import numpy as np
 
 import softswitch as ss
 from softswitch import flower as fl
-from softswitch.engine.request import RunOptions, prepare_run
+from softswitch.engine.request import RunOptions, prepare_run, resolve_method
 from softswitch.flower.jax_client import JaxClient, flatten_params, flatten_traced, unflatten_params
 from softswitch.flower.membership import normalize_name
 from softswitch.methods.automatic import as_method
@@ -36,17 +36,17 @@ def solve_over_flower(
     checkpoints: ss.Checkpoints | None = None,
 ) -> ss.Result:
     """Solve a problem as ``solve`` does, with clients behind Flower's messages."""
-    is_second_order, output = isinstance(method, ss.SQP), output or ss.Output()
-    logging = logging or ss.Logging()
+    method = resolve_method(method)
+    is_second_order, output, logging = isinstance(method, ss.SQP), output or ss.Output(), logging or ss.Logging()
     if is_second_order:
         output, sampling = replace(output, iterate="last"), ss.Sampling(memory=None)
         logging = replace(logging, eval_every=0)
-    rounds = rounds or (EXCHANGES if is_second_order else ROUNDS if isinstance(method, ss.Automatic) else 1000)
+    rounds = rounds or (EXCHANGES if is_second_order else ROUNDS if method.step_size is None else 1000)
     options = RunOptions(
         rounds=rounds, seed=seed, sampling=sampling, output=output, logging=logging, checkpoints=checkpoints
-    ).with_sampling(as_method(method))
+    ).with_sampling(method)
     if not is_second_order:
-        options = prepare_run(problem, clients, (as_method(method),), options).options
+        options = prepare_run(problem, clients, (method,), options).options
     chosen: Any = options.sampling
     names = [normalize_name(str(name)) for name in clients.names]
     constraint, domain = problem.constraint, problem.domain
