@@ -17,7 +17,6 @@ FOLDERS = (
     "oracles",
     "privacy",
     "results",
-    "theory",
     "certification",
     "engine",
     "flower",
@@ -31,7 +30,7 @@ EXPORTS = (
     "softswitch.flower",
     "softswitch.methods",
     "softswitch.testing",
-    "softswitch.theory",
+    "softswitch_experiments.theory",
     "softswitch.trackers",
 )
 """Modules that only export public names. They may import from any layer, and no module imports them."""
