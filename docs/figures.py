@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 import softswitch as ss
 from benchmarks import flat
 from softswitch.methods.weighting import softmax_mean
+from softswitch.theory import Constants, Setting, bound
 from softswitch_experiments.plotting import BLUE, GREEN, GREY, VERMILLION, make_panels
 from softswitch_experiments.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
-from softswitch_experiments.theory import Constants, Setting, bound
 from softswitch_experiments.theory.statements import alpha_window, limit_cycle
 
 IMAGES = Path(__file__).parent / "images"

@@ -17,6 +17,7 @@ FOLDERS = (
     "oracles",
     "privacy",
     "results",
+    "theory",
     "certification",
     "engine",
     "flower",
@@ -30,7 +31,7 @@ EXPORTS = (
     "softswitch.flower",
     "softswitch.methods",
     "softswitch.testing",
-    "softswitch_experiments.theory",
+    "softswitch.theory",
     "softswitch.trackers",
 )
 """Modules that only export public names. They may import from any layer, and no module imports them."""

@@ -40,8 +40,8 @@ def plan(
 
     They come from the convergence theorems of the paper. The exit code is 1 if the accuracy cannot be reached.
     """
+    from softswitch.theory.theorems import Constants
     from softswitch_experiments.theory.plan import plan as make_plan
-    from softswitch_experiments.theory.theorems import Constants
 
     known = Constants(diameter, lipschitz, gradient_noise, value_noise, heterogeneity)
     sampling: dict[str, Any] = {"clients": clients, "participation": participation, "batch_size": batch_size}

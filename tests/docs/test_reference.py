@@ -23,7 +23,7 @@ MODULES = (
     "softswitch.flower",
     "softswitch.methods",
     "softswitch.testing",
-    "softswitch_experiments.theory",
+    "softswitch.theory",
     "softswitch.trackers",
 )
 DOCUMENTED_AT = dict.fromkeys((JaxClient, NumpyClient, TorchClient, PrivateClient), (PerRowOracle, SecondOrderClient))

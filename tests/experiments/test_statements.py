@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from softswitch.theory.theorems import heterogeneity
 from softswitch_experiments.theory.statements import alpha_window, limit_cycle, tail_bound
-from softswitch_experiments.theory.theorems import heterogeneity
 
 
 @pytest.mark.parametrize("n", [5, 20, 60])

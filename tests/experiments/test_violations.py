@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from softswitch.theory.theorems import Constants
 from softswitch_experiments.paper import error_budget
 from softswitch_experiments.paper.np_sweeps import Progress, speed_claims
 from softswitch_experiments.paper.violations import count_violations, fewer_violations, met_early, violation_rows
-from softswitch_experiments.theory.theorems import Constants
 
 
 class History(SimpleNamespace):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from softswitch_experiments.theory.theorems import heterogeneity
+from softswitch.theory.theorems import heterogeneity
 
 # The largest of n standard normals, on average: Harter's tables of order statistics.
 NORMAL_MAXIMA = {2: 0.56419, 3: 0.84628, 5: 1.16296, 10: 1.53875, 20: 1.86748, 100: 2.50759}

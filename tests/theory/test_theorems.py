@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import special, stats
 
-from softswitch_experiments import theory
-from softswitch_experiments.theory import Constants, Setting
-from softswitch_experiments.theory.theorems import heterogeneity
+from softswitch import theory
+from softswitch.theory import Constants, Setting
+from softswitch.theory.theorems import heterogeneity
 
 CONSTANTS = Constants(diameter=4.0, lipschitz=2.0, gradient_noise=8.0, value_noise=0.5, heterogeneity=0.3)
 SETTING = Setting(

@@ -18,7 +18,7 @@ from softswitch.support.function_equality import TracedSettings
 
 @runtime_checkable
 class Domain(Protocol):
-    """Protocol of a convex set Θ with a projection."""
+    """Protocol of a convex set Θ with a projection. ``softswitch.theory`` supports ``Ball`` and ``Box`` only."""
 
     def project(self, params: Params) -> Params:
         """Return the point of Θ that is nearest to ``params``. Part of the compiled round, so it must use JAX.

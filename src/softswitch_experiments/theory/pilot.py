@@ -20,7 +20,7 @@ from softswitch.problem.domains import Ball, Box
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
-from softswitch_experiments.theory.theorems import Constants, heterogeneity
+from softswitch.theory.theorems import Constants, heterogeneity
 
 MAX_CLIENTS = 50  # maximum number of clients, drawn at random, at which noise and gradient norms are measured
 

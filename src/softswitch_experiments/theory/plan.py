@@ -13,8 +13,8 @@ from softswitch.oracles.options import Sampling, count_participants
 from softswitch.support import checks
 from softswitch.support.bisection import smallest_integer
 from softswitch.support.text import render_text
-from softswitch_experiments.theory import theorems
-from softswitch_experiments.theory.theorems import Bound, Constants, Setting, bound
+from softswitch.theory import theorems
+from softswitch.theory.theorems import Bound, Constants, Setting, bound
 
 MAX_ROUNDS = MAX_ROWS = 10**15  # largest number of rounds, and of rows per report, that is considered
 DEFAULT_SWITCH_SHARE = 0.05  # default of ``switch_share``, the smallest fraction of feasible rounds

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from scipy import optimize
 
 from softswitch.support import checks
-from softswitch_experiments.theory.theorems import Setting
+from softswitch.theory.theorems import Setting
 
 
 def tail_bound(clients: int, participants: int, below: float) -> float:
