@@ -1,4 +1,4 @@
-"""``softswitch init``: proposals, errors, and the settings that it writes."""
+"""``softswitch init``: proposals, questions on a terminal, errors, and the settings that it writes."""
 
 import re
 
@@ -16,8 +16,8 @@ from softswitch.tables.settings import read_config
 from softswitch.tables.table import read_table
 
 
-def invoke(*words, code=0, **options):
-    done = CliRunner().invoke(app, [str(word) for word in words], **options)
+def invoke(*words, code=0, answers=None, **options):
+    done = CliRunner().invoke(app, [str(word) for word in words], input=answers, **options)
     assert done.exit_code == code, done.output
     return re.sub(r"[\s│╭╮╰╯─]+", " ", done.output)
 
@@ -280,6 +280,11 @@ def test_two_and_two_point_zero_are_the_same_value(folder):
         np.testing.assert_array_equal(prepared.train.rows.columns[name], same.train.rows.columns[name])
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr("softswitch.cli.init.is_interactive", lambda: True)
+
+
 def unclear():
     """Return a table whose label, client and positive class are not clear."""
     draws = np.random.default_rng(1)
@@ -295,11 +300,43 @@ def unclear():
     )
 
 
-def test_unclear_roles_are_errors(folder):
+def test_questions_on_a_terminal(folder, terminal):
     unclear().to_csv("unclear.csv", index=False)
-    output = invoke("init", "unclear.csv", code=2)
-    for words in ("--label is needed (column to predict): candidates are", "--client is needed"):
+    output = invoke("init", "unclear.csv", answers="colour\nform\nplace\n\n\n30%\n")
+    for words in (
+        "The label (column to predict) is not clear. Candidates:",
+        "Error: label must name a column of the table, but is 'colour'",
+        "The client (column that identifies the client) is not clear. Candidates:",
+        "Positive class, 'A'",
+        "Kind of constraint (miss-rate, ",
+        "bound certifiable at false alarms, worst client mean client",
+        "Bound [",
+    ):
         assert words in output
+    config = read_config(folder / "unclear.toml")
+    assert (config.data.label, config.data.client, config.data.positive) == ("form", "place", "A")
+    assert (config.task.kind, config.task.bound) == ("miss-rate", 0.3)
+
+
+def test_only_what_is_not_clear_is_asked(folder, terminal):
+    flags = ("--label", "delivery", "--kind", "miss-rate", "--bound", 0.4)
+    output = invoke("init", "shipments.csv", *flags, answers="\n\n\n")
+    assert "Positive class" not in output
+    assert "not clear" not in output
+    assert read_config(folder / "shipments.toml").task.bound == 0.4
+    output = invoke("init", "shipments.csv", *flags[:4], "--force", answers="0\n120%\n0.35\n")
+    assert output.count("Error: the bound must be a finite number and > 0 and < 1") == 2
+    assert read_config(folder / "shipments.toml").task.bound == 0.35
+
+
+def test_no_questions_with_yes_or_on_a_pipe(folder, monkeypatch):
+    unclear().to_csv("unclear.csv", index=False)
+    assert "--label is needed" in invoke("init", "unclear.csv", code=2)
+    invoke("init", "shipments.csv", "--label", "delivery", "--out", "pipe.toml")
+    monkeypatch.setattr("softswitch.cli.init.is_interactive", lambda: True)
+    assert "--label is needed" in invoke("init", "unclear.csv", "--yes", code=2)
+    invoke("init", "shipments.csv", "--label", "delivery", "--yes", "--out", "yes.toml")
+    assert (folder / "yes.toml").read_text() == (folder / "pipe.toml").read_text()
 
 
 def test_proposed_bound(folder):

@@ -15,6 +15,7 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from softswitch.cli.terminal import ask, is_interactive
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
 from softswitch.support import checks
 from softswitch.support.console import SafeConsole
@@ -48,15 +49,17 @@ def init(
     protected: Annotated[str | None, typer.Option(help="Value of the protected group.")] = None,
     out: Annotated[Path | None, typer.Option(help="Settings file to write. Default: named like the table.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept all proposals without questions.")] = False,
 ) -> None:
     """Inspect a table, and write a settings file for softswitch train. Values set to "auto" need no tuning.
 
-    Roles and a bound without a flag are proposed. An unclear label or client is an error that lists the candidates.
+    Roles and a bound without a flag are proposed. On a terminal, init asks for what is not clear. Otherwise, an unclear
+    label or client is an error that lists the candidates.
     """
     from softswitch.tables import inspection
     from softswitch.tables.table import find_column
 
-    file = out or Path(Path(table).name.partition(".")[0] + ".toml")
+    file, has_questions = out or Path(Path(table).name.partition(".")[0] + ".toml"), is_interactive() and not yes
 
     def check_out() -> None:
         if file.exists() and not force:
@@ -67,13 +70,19 @@ def init(
     size = f"{len(found.table):,} rows, {len(found.table.columns)} columns"
     console.print(f"{table}: {size}{f' ({found.form})' if found.form else ''}", markup=False)
     labels = inspection.label_candidates(found.summaries)
+    choose_label = partial(found.choose_column, labels, "label", "column to predict")
+    if label is None and has_questions:
+        label = choose_label(None, has_questions=True)
     likely = label or (labels[0].name if labels else None)
     clients = inspection.client_candidates(found.summaries, len(found.table), likely)
+    choose_client = partial(found.choose_column, clients, "client", "column that identifies the client")
+    if client is None and has_questions:
+        client = choose_client(None, has_questions=True)
     lists = {"--ignore": ignore or [], "--keep": keep or [], "--category": category or []}
     flags = {"--sensitive": [sensitive] if sensitive else []} | lists
     target, owner, *_ = checks.call_all(
-        lambda: found.choose_column(labels, "label", "column to predict", label),
-        lambda: found.choose_column(clients, "client", "column that identifies the client", client),
+        lambda: choose_label(label),
+        lambda: choose_client(client),
         *(partial(find_column, found.table, name, flag) for flag, names in flags.items() for name in names),
     )
     if target == owner:
@@ -81,15 +90,15 @@ def init(
     if (values := found.table[target]).nunique() < 2:
         raise ValueError(f"--label must name a column of several values, but {target!r} has one")
     chosen, task = checks.call_all(
-        lambda: _choose_positive(values, positive),
-        lambda: _choose_task(found.table, values, kind, bound, sensitive, protected),
+        lambda: _choose_positive(values, positive, has_questions=has_questions),
+        lambda: _choose_task(found.table, values, kind, bound, sensitive, protected, has_questions=has_questions),
     )
     config, roles, lines = found.propose(target, owner, chosen, task, lists, file)
     console.print(found.overview(roles))
     for line in lines:
         console.print(line, markup=False)
     if bound is None:
-        config = _choose_bound(found.table, config, console)
+        config = _choose_bound(found.table, config, console, has_questions=has_questions)
     console.print(f"\nAt every client: {config.task.kind} at most {config.task.bound:g}. To change it: --kind, --bound")
     file.write_text(write_config(config), encoding="utf-8")
     console.print(f"Wrote {file}. Next: softswitch train {file}", markup=False, soft_wrap=True)
@@ -118,8 +127,10 @@ class InspectedTable:
             grid.add_row(Text(one.name), one.content, empty, f"{one.values:,}", Text(roles[one.name]))
         return grid
 
-    def choose_column(self, candidates: Sequence[Candidate], role: str, meaning: str, name: str | None) -> str:
-        """Return the named column of a role or, without a name, a clear choice; otherwise raise ValueError."""
+    def choose_column(
+        self, candidates: Sequence[Candidate], role: str, meaning: str, name: str | None, *, has_questions: bool = False
+    ) -> str:
+        """Return the named column of a role or, without a name, a clear choice; otherwise ask, or raise ValueError."""
         from softswitch.tables.inspection import clear_choice
         from softswitch.tables.table import find_column
 
@@ -129,8 +140,12 @@ class InspectedTable:
             return clear
         likely = ([one for one in candidates if one.points >= 0] or candidates)[:6]
         lines = [f"  {one.name}: {one.why or 'no evidence'}" for one in likely]
-        problem = "candidates are" if lines else "there is no candidate"
-        raise ValueError("\n".join([f"--{role} is needed ({meaning}): {problem}", *lines]))
+        if not has_questions:
+            problem = "candidates are" if lines else "there is no candidate"
+            raise ValueError("\n".join([f"--{role} is needed ({meaning}): {problem}", *lines]))
+        typer.echo("\n".join([f"The {role} ({meaning}) is not clear.{' Candidates:' * bool(lines)}", *lines]))
+        default = candidates[0].name if candidates else None
+        return str(ask(role.capitalize(), default, lambda name: find_column(self.table, name, role).name))
 
     def propose(
         self, label: str, client: str, positive: PositiveClass | None, task: TaskSection, flags: Any, out: Path
@@ -202,8 +217,8 @@ def inspect_table(file: str) -> InspectedTable:
     return InspectedTable(Path(file), form, table, summaries, empty)
 
 
-def _choose_positive(labels: pd.Series, text: str | None) -> PositiveClass | None:
-    """Return the requested positive class, or the proposed one. None without two values."""
+def _choose_positive(labels: pd.Series, text: str | None, *, has_questions: bool) -> PositiveClass | None:
+    """Return the requested positive class, or the proposed one; ask if it is a guess. None without two values."""
     from softswitch.tables.inspection import infer_label_type, parse_value, positive_class
 
     if (label_type := infer_label_type(labels)) != BINARY:
@@ -211,9 +226,13 @@ def _choose_positive(labels: pd.Series, text: str | None) -> PositiveClass | Non
             raise ValueError(f"--positive is for labels of two values, but {labels.name!r} is {label_type}")
         return None
     likely = positive_class(labels)
-    if text is None:
+    if text is not None:
+        value = parse_value(labels, text, "--positive")
+    elif likely.is_guess and has_questions:
+        question = f"Positive class, {str(likely.value)!r} ({likely.share:.1%} of the rows) or {str(likely.other)!r}"
+        value = ask(question, str(likely.value), lambda text: parse_value(labels, text, "the positive class"))
+    else:
         return likely
-    value = parse_value(labels, text, "--positive")
     if value != likely.value:
         likely = likely._replace(value=value, other=likely.value, share=1 - likely.share)
     return likely._replace(why=REQUESTED)
@@ -226,8 +245,10 @@ def _choose_task(
     bound: float | None,
     sensitive: str | None,
     protected: str | None,
+    *,
+    has_questions: bool,
 ) -> TaskSection:
-    """Return kind and bound of the constraint by flags or defaults, and the group."""
+    """Return kind and bound of the constraint by flags, an answer or defaults, and the group."""
     import pandas as pd
 
     from softswitch.tables.inspection import infer_label_type, parse_value
@@ -236,6 +257,10 @@ def _choose_task(
     types = [label_type, *([MULTICLASS] if label_type == BINARY else [])]
     is_numeric = label_type == MULTICLASS and pd.api.types.is_numeric_dtype(labels)
     kinds = kind_names(*types, *([NUMBER] if is_numeric else []))  # integers of few values may be numbers
+    if kind is None and has_questions:
+        plain = [name for name in kinds if not KINDS[name].uses_groups]  # the others need flags
+        parse = partial(checks.check_choice, "the kind", choices=plain)
+        kind = ask(f"Kind of constraint ({', '.join(plain)})", DEFAULT_KIND[label_type], parse)
     kind = kind or DEFAULT_KIND[label_type]
     if kind not in kinds:
         reason = f"{labels.name!r} is {label_type} ({labels.nunique():,} values)"
@@ -250,8 +275,8 @@ def _choose_task(
     return TaskSection(kind=kind, bound=bound, sensitive=sensitive, protected=value)
 
 
-def _choose_bound(table: pd.DataFrame, config: Config, console: SafeConsole) -> Config:
-    """Return the settings with a bound, proposed if its cost can be estimated."""
+def _choose_bound(table: pd.DataFrame, config: Config, console: SafeConsole, *, has_questions: bool) -> Config:
+    """Return the settings with a bound, proposed if its cost can be estimated; on a terminal the user confirms it."""
     task = config.task
     if task.kind in COSTS:
         from softswitch.tables.bounds import estimate_bounds, propose_bound
@@ -266,6 +291,9 @@ def _choose_bound(table: pd.DataFrame, config: Config, console: SafeConsole) -> 
             console.print(f"\nBounds on the {KINDS[task.kind].description.constraint}, estimated with a quick model:")
             console.print(bounds_table(estimates, COSTS[task.kind]))
             console.print(describe_proposal(proposal, COSTS[task.kind]), markup=False)
+    if has_questions:
+        parse = partial(_parse_bound, is_share=KINDS[task.kind].description.is_share)
+        task = replace(task, bound=ask("Bound", f"{task.bound:g}", parse))
     return replace(config, task=task)
 
 
@@ -298,3 +326,15 @@ def describe_proposal(proposal: BoundEstimate | None, cost: str) -> str:
     if math.isnan(proposal.cost):
         reason = f"The {cost} cannot be estimated: too few rows."
     return f"{reason} The least costly bound that {scope} can certify: {proposal.bound:.0%}."
+
+
+def _parse_bound(text: str, *, is_share: bool) -> float:
+    """Return a bound from an answer such as "0.05" or, for a share, "5%"."""
+    number = text.strip()
+    scale = 0.01 if is_share and number.endswith("%") else 1.0
+    try:
+        value = float(number.removesuffix("%") if scale < 1 else number)
+    except ValueError:
+        value = math.nan
+    limits: dict[str, float] = {"below": 1} if is_share else {}
+    return checks.check_real("the bound", scale * value, above=0, **limits)

@@ -1,12 +1,14 @@
-"""Exit codes and error handling that commands share."""
+"""Exit codes, questions and error handling that commands share."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from enum import IntEnum
 from functools import wraps
 from typing import Any
 
+import click
 import typer
 
 from softswitch.results.certificate import Outcome
@@ -49,3 +51,20 @@ def refuse_bad_input(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(ExitCode.BAD_INPUT) from error
 
     return run
+
+
+def is_interactive() -> bool:
+    """Return whether input and output are a terminal, so that questions can be answered."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def ask(question: str, default: str | None, parse: Callable[[str], Any]) -> Any:
+    """Ask on the terminal until ``parse`` accepts the answer, and return its result. Enter accepts the default."""
+
+    def check(answer: str) -> Any:
+        try:
+            return parse(answer)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    return typer.prompt(question, default=default, value_proc=check)

@@ -252,6 +252,7 @@ class PositiveClass(NamedTuple):
     share: float  # its share of the rows, in [0, 1]
     other: Any  # the negative value
     why: str  # the reason, as text
+    is_guess: bool = False
 
 
 def positive_class(label: pd.Series) -> PositiveClass:
@@ -262,7 +263,7 @@ def positive_class(label: pd.Series) -> PositiveClass:
         for (one, share), (other, _) in ((frequent, rare), (rare, frequent)):
             if _is_positive(str(one).lower().strip(), str(other).lower().strip(), needs_both=needs_both):
                 return PositiveClass(one, share, other, f"{one} rather than {other}")
-    return PositiveClass(*rare, frequent[0], "the rarer value, a guess")
+    return PositiveClass(*rare, frequent[0], "the rarer value, a guess", True)
 
 
 def _is_positive(one: str, other: str, *, needs_both: bool) -> bool:
