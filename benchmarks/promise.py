@@ -20,9 +20,9 @@ from scipy import optimize
 import softswitch as ss
 from benchmarks import flat
 from softswitch.theory import constraint_bound
+from softswitch.theory.plan import Plan, plan
 from softswitch.theory.theorems import Constants, heterogeneity
 from softswitch_experiments.tasks.paper_settings import RUN
-from softswitch_experiments.theory.plan import Plan, plan
 
 NOISE = 0.05
 ROWS = 64

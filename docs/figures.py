@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 import softswitch as ss
 from benchmarks import flat
 from softswitch.methods.weighting import softmax_mean
-from softswitch.theory import Constants, Setting, bound
+from softswitch.theory import Setting, bound, limit_cycle
+from softswitch.theory.theorems import Constants, alpha_window
 from softswitch_experiments.plotting import BLUE, GREEN, GREY, VERMILLION, make_panels
 from softswitch_experiments.tasks.demo import AVERAGE, CHOSEN, TOLERANCE, run_demo
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
-from softswitch_experiments.theory.statements import alpha_window, limit_cycle
 
 IMAGES = Path(__file__).parent / "images"
 

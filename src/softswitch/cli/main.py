@@ -8,11 +8,12 @@ import typer
 
 # Commands import JAX, pandas and matplotlib when they run, because help and completion should be fast.
 from softswitch.cli.init import init
+from softswitch.cli.plan import plan
 from softswitch.cli.runs import compare, report, runs
 from softswitch.cli.terminal import refuse_bad_input
 from softswitch.cli.train import frontier, predict, resume, train
 from softswitch.support.startup import enable_compilation_cache
-from softswitch_experiments.commands import bench, demo, paper, plan, play
+from softswitch_experiments.commands import bench, demo, paper, play
 
 SUMMARY = "Train one model over many clients: minimise the loss of the worst client, and keep a bound at every client."
 app = typer.Typer(help=SUMMARY, no_args_is_help=True, pretty_exceptions_show_locals=False)

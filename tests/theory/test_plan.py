@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import softswitch as ss
 from softswitch.theory import Constants, Setting, bound, constraint_bound
-from softswitch_experiments.theory.plan import plan
+from softswitch.theory.plan import plan
 
 CONSTANTS = Constants(2.0, 1.0, gradient_noise=0.5, value_noise=0.2, heterogeneity=0.05)
 
