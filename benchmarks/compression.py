@@ -26,17 +26,11 @@ TUNED_ON, SEEDS = 0, (1, 2, 3)
 SETTINGS: dict[str, Any] = {"alpha": 10.0, "step_size": 0.3, "tolerance": TOLERANCE}
 WAYS: dict[str, methods.Compression | None] = {
     "plain": None,
-    "8 bits up and down": methods.Compression(up=methods.Quantised(8), down=methods.Quantised(8)),
-    "4 bits up and down": methods.Compression(up=methods.Quantised(4), down=methods.Quantised(4)),
     "5 % in 4 bits up, 10 % down": methods.Compression(up=methods.TopK(0.05, 4), down=methods.TopK(0.1, 4)),
 }
 TRIED: dict[str, methods.Compression | None] = {
     **WAYS,
-    "5 % in 4 bits, one error": methods.Compression(up=methods.TopK(0.05, 4), down=methods.TopK(0.1, 4), apart=False),
     "2 % in 4 bits up, 5 % down": methods.Compression(up=methods.TopK(0.02, 4), down=methods.TopK(0.05, 4)),
-    "2 % in 4 bits up, 5 % down, one error": methods.Compression(
-        up=methods.TopK(0.02, 4), down=methods.TopK(0.05, 4), apart=False
-    ),
 }
 
 

@@ -31,6 +31,10 @@ def solve(problem: Any, clients: Any, method: Any = None, **options: Any) -> ss.
         problem, clients = task.problem, task.clients
         if options.get("held_out") is not None:
             options["held_out"] = task.transform(options["held_out"])
+    if options.pop("engine", "compiled") == "grid":
+        from benchmarks.over_flower import solve_over_flower
+
+        return solve_over_flower(problem, clients, method, **_options(method, options))
     return ss.solve(problem, clients, method, **_options(method, options))
 
 

@@ -101,10 +101,10 @@ def release_report(client: fl.PrivateClient, position: int) -> float:
     return [report.objective, *report.constraint][position]
 
 
-def release_direction(client: fl.PrivateClient) -> float:
+def release_direction(client: fl.PrivateClient) -> Any:
     """Return the entry of a direction to which only the canary contributes."""
     no_constraint: Any = np.zeros(1)
-    return float(client.update(START, TASK, LocalLoss(1.0, no_constraint, 0.0, 0.0))["w"][2])
+    return client.update(START, TASK, LocalLoss(1.0, no_constraint, 0.0, 0.0))["w"][2]
 
 
 def release_evaluation(client: fl.PrivateClient) -> float:
@@ -150,7 +150,7 @@ def bound_by_value(present: np.ndarray, absent: np.ndarray) -> float:
 def bound_by_low_bits(present: np.ndarray, absent: np.ndarray) -> float:
     """Return a lower bound on ε from the set of low bits that is more frequent with the canary on half of them."""
     bins = 2**LOW_BITS
-    bits = [np.ascontiguousarray(values).view(np.uint64) % np.uint64(bins) for values in (present, absent)]
+    bits = [np.ascontiguousarray(values).view(f"u{values.itemsize}") % bins for values in (present, absent)]
     half = len(present) // 2
     counts = [np.bincount(values[:half].astype(int), minlength=bins) for values in bits]
     chosen = counts[0] > counts[1]

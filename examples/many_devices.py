@@ -1,12 +1,7 @@
-"""One model over many devices, on one host or on several: the worst of 64 clients, each kept below its bound.
+"""One model over many devices: the worst of 64 clients, each kept below its bound.
 
-    python examples/many_devices.py                 all devices of this host
-    python examples/many_devices.py --virtual 8     eight devices that a processor pretends to have
-
-On several hosts, the same on each, with its own place; the first host's address is any free port of it:
-
-    python examples/many_devices.py --hosts 2 --place 0 --first 10.0.0.1:8476
-    python examples/many_devices.py --hosts 2 --place 1 --first 10.0.0.1:8476
+python examples/many_devices.py                 all devices of this host
+python examples/many_devices.py --virtual 8     eight devices that a processor pretends to have
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ def false_alarms(params: Any, batch: Any) -> jax.Array:
 
 
 def made() -> tuple[ss.Problem, ss.ClientData]:
-    """Clients of 50 to 400 rows, whose classes lie differently; the same on every host, by the seed."""
+    """Clients of 50 to 400 rows, whose classes lie differently."""
     generator = np.random.default_rng(0)
     owner = np.repeat(np.arange(CLIENTS), generator.integers(50, 401, CLIENTS))
     y = generator.integers(0, 2, len(owner))
@@ -59,33 +54,27 @@ def made() -> tuple[ss.Problem, ss.ClientData]:
 
 
 def main() -> None:
-    """Train, and print what came of it: the first host does."""
+    """Train and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--virtual", type=int, help="so many virtual devices on a processor")
-    parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--place", type=int, default=0, help="of this host, from 0 on")
-    parser.add_argument("--first", help="address:port of the host at place 0")
     parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--checkpoints", type=Path, help="a folder that all hosts see")
-    told = parser.parse_args()
-    if told.virtual:
+    parser.add_argument("--checkpoints", type=Path, help="folder from which the run resumes")
+    arguments = parser.parse_args()
+    if arguments.virtual:
         jax.config.update("jax_platforms", "cpu")
-        jax.config.update("jax_num_cpu_devices", told.virtual)
-    if told.hosts > 1:
-        jax.distributed.initialize(told.first, told.hosts, told.place)
+        jax.config.update("jax_num_cpu_devices", arguments.virtual)
     problem, clients = made()
     result = ss.solve(
         problem,
         clients,
         ss.Automatic(tolerance=0.0, method=ss.SoftmaxSGM),  # first order: second derivatives cost more here
-        rounds=told.rounds,
+        rounds=arguments.rounds,
         compute=ss.Compute(devices="all"),
-        checkpoints=None if told.checkpoints is None else ss.Checkpoints(told.checkpoints),
+        checkpoints=None if arguments.checkpoints is None else ss.Checkpoints(arguments.checkpoints),
     )
-    if jax.process_index() == 0:
-        print(f"{len(jax.devices())} devices, {told.hosts} hosts, {CLIENTS} clients, {told.rounds} rounds")
-        print(f"worst objective {result.client_objective.max():.3f}")
-        print(f"worst constraint {result.client_constraint.max():.3f}, to be at most 0")
+    print(f"{len(jax.devices())} devices, {CLIENTS} clients, {arguments.rounds} rounds")
+    print(f"worst objective {result.client_objective.max():.3f}")
+    print(f"worst constraint {result.client_constraint.max():.3f}, to be at most 0")
 
 
 if __name__ == "__main__":

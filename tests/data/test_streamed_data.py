@@ -63,46 +63,6 @@ def test_memory_mapped_files_are_read_lazily(tmp_path):
     assert isinstance(streamed.source(np.arange(5))["x"].base.base, np.memmap)  # a view without a copy
 
 
-def test_torch_dataset_for_each_client(monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(streamed_data, "READ_ROWS", 50)
-    data, client = make_shuffled()
-    names = ["north", "south", "west"]
-    sets = [
-        torch.utils.data.TensorDataset(*(torch.as_tensor(data[key][client == name]) for key in ("x", "y")))
-        for name in names
-    ]
-    in_memory = ss.ClientData.from_arrays({key: data[key] for key in ("x", "y")}, client)
-    same_rows(ss.StreamedData.from_datasets(sets, names=names), in_memory)
-
-    class AsDicts(torch.utils.data.Dataset):
-        def __init__(self, inner, bad=None):
-            self.inner, self.bad = inner, bad
-
-        def __len__(self):
-            return len(self.inner)
-
-        def __getitem__(self, i):
-            if i == self.bad:
-                raise OSError("the disk is gone")
-            x, y = self.inner[i]
-            return {"x": x, "y": int(y)}
-
-    same_rows(ss.StreamedData.from_datasets([AsDicts(dataset) for dataset in sets], names=names), in_memory)
-    invalid = ss.StreamedData.from_datasets(
-        [AsDicts(dataset, 3 if dataset is sets[2] else None) for dataset in sets], names=names
-    )
-    with pytest.raises(RuntimeError, match=r"client 'west'.*disk is gone"):
-        all_rows(invalid)
-    unequal = [*sets[:2], [(np.zeros(4), 1)] * 3]
-    with pytest.raises(RuntimeError, match="must have the same shape"):
-        all_rows(ss.StreamedData.from_datasets(unequal, names=names))
-    with pytest.raises(RuntimeError, match=r"item 0 of client 'north' .* columns = \('x',\)"):
-        ss.StreamedData.from_datasets(sets, names=names, columns=("x",))
-    with pytest.raises(TypeError, match="a length and items"):
-        ss.StreamedData.from_datasets([iter([1])])
-
-
 @pytest.mark.parametrize(
     ("source", "error", "message"),
     [

@@ -9,9 +9,9 @@ import pytest
 
 import softswitch as ss
 from benchmarks import flat
-from softswitch.data.splits import split_dirichlet, split_iid
 from softswitch.engine import compiled as engine
 from softswitch.support.checks import limits
+from softswitch_experiments.tasks.partitions import split_dirichlet, split_iid
 
 X = np.ones((6, 2))
 OWNER = [0, 0, 1, 1, 1, 1]

@@ -9,7 +9,6 @@ import softswitch as ss
 from benchmarks import flat
 from problems import NumpyTwin, client_data, least_squares, record_iterates, regression, softplus_level
 from reference_methods import Round, client_weights
-from softswitch import methods as methods
 from softswitch.methods import Compression, TopK
 
 ETA, EPS, ALPHA, N, D, ROUNDS = 0.1, 0.05, 20.0, 6, 4, 60
@@ -26,7 +25,7 @@ def keep_largest(vector, k):
     return kept
 
 
-def numpy_loop(functions, draws, up, down, apart):
+def numpy_loop(functions, draws, up, down):
     """Softmax SGM with top-k in both directions as a plain loop: iterates, bytes down and feasible rounds."""
     w, server_error = np.zeros(D), np.zeros(D)
     errors, last_round = np.zeros((2, N, D)), np.full(N, -1)
@@ -37,7 +36,7 @@ def numpy_loop(functions, draws, up, down, apart):
         p, q = client_weights(f, ALPHA), client_weights(g, ALPHA)
         feasible = (q * g).sum() <= LAM
         feasible_rounds.append(feasible)
-        residual = errors[0 if feasible or not apart else 1]
+        residual = errors[0 if feasible else 1]
         direction = np.zeros(D)
         for j, i in enumerate(draw.clients):
             u = round_.u(j, w, 1.0, np.zeros(1)) if feasible else round_.u(j, w, 0.0, np.ones(1))
@@ -54,15 +53,14 @@ def numpy_loop(functions, draws, up, down, apart):
     return np.array(iterates), bytes_down, feasible_rounds
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_engine_matches_numpy_loop(monkeypatch, x64, apart):
+def test_engine_matches_numpy_loop(monkeypatch, x64):
     data, owner = regression()
     clients = client_data(data, owner)
     problem = ss.Problem(least_squares, softplus_level, jnp.zeros(D, jnp.float64))
-    compression = Compression(up=TopK(0.25), down=TopK(0.5), apart=apart)
+    compression = Compression(up=TopK(0.25), down=TopK(0.5))
     method = ss.SoftmaxSGM(at_clients=compression, **SETTINGS)
     draws = draw_rounds(problem, clients, 3, ROUNDS, **HOW)
-    expected, down, feasible_rounds = numpy_loop(NumpyTwin(data, 1), draws, 1, 2, apart)
+    expected, down, feasible_rounds = numpy_loop(NumpyTwin(data, 1), draws, 1, 2)
     iterates, result = record_iterates(
         monkeypatch, problem, clients, method, rounds=ROUNDS, seed=3, replace=True, memory=None, answer="last", **HOW
     )
@@ -98,7 +96,7 @@ def test_incompatible_settings_are_rejected():
     bounded = ss.Problem(least_squares, softplus_level, jnp.zeros(D), ss.Ball(1.0))
     with pytest.raises(ValueError, match="domain must be None"):
         flat.solve(bounded, clients, ss.SoftmaxSGM(at_clients=both, **SETTINGS), rounds=2)
-    method = ss.SoftmaxSGM(at_clients=Compression(up=methods.Quantised(4)), **SETTINGS)
+    method = ss.SoftmaxSGM(at_clients=Compression(up=TopK(0.5, 4)), **SETTINGS)
     result = flat.solve(bounded, clients, method, rounds=5, batch_size=None)
     assert np.linalg.norm(result.last) <= 1.0 + 1e-6
     plain = ss.Problem(least_squares, softplus_level, jnp.zeros(D))

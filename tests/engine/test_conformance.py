@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import softswitch as ss
+from benchmarks.over_flower import solve_over_flower
 from problems import client_data, least_squares, mean, regression, softplus_level, two_constraints
 from softswitch.methods import Compression, Optimistic, TopK
 from softswitch.oracles.base import HostOracle
@@ -114,7 +115,9 @@ def solve(engine, case):
         oracle = OnHost(make_gradient_oracle(problem, clients, sampling))
         federation = ss.Federation(oracle, problem.start, clients.names, problem.domain)
         return ss.solve(federation, None, options["method"], sampling=ss.Sampling(memory=sampling.memory), **common)
-    compute = {"compiled": ss.Compute(), "sharded": ss.Compute(devices=1), "Flower": ss.Compute(engine="grid")}[engine]
+    if engine == "Flower":
+        return solve_over_flower(problem, clients, options["method"], sampling=sampling, **common)
+    compute = ss.Compute(devices=1 if engine == "sharded" else None)
     return ss.solve(problem, clients, options["method"], sampling=sampling, compute=compute, **common)
 
 

@@ -380,14 +380,6 @@ def test_pooled_constraint_memory_stores_sums():
     np.testing.assert_allclose(plain.history.criterion, remembered.history.criterion, rtol=1e-5)
 
 
-def test_automatic_flower_runs_have_no_pooled_memory():
-    problem, clients = pooled_task()
-    sampling, compute = ss.Sampling.automatic(participation=0.5), ss.Compute(engine="grid")
-    result = ss.solve(problem, clients, tolerance=0.05, rounds=8, sampling=sampling, compute=compute)
-    assert len(result.history) == 8
-    assert "memory" not in result.state.parts
-
-
 def pooled_task(clients=6):
     """A bound on the mean over all rows, for heterogeneous clients of two sizes."""
     generator = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from softswitch.oracles import out_of_core as block_values
 from softswitch.oracles.gradient import make_federation, make_gradient_oracle
 from softswitch.oracles.options import Sampling
 from softswitch.oracles.out_of_core import OutOfCoreOracle, RowFeed
-from softswitch.theory.pilot import estimate_constants
+from softswitch_experiments.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=20, step_size=0.05, tolerance=0.2)
 SMALL = 60_000
@@ -289,7 +289,6 @@ def test_clients_larger_than_buffer_are_rejected():
             "one round's rows take up to .* bytes, more than half of buffer_bytes",
         ),
         ({"batch_size": 8, "lower_bound": True}, "lower_bound must be False or None"),
-        ({"batch_size": 8, "engine": "grid"}, "engine must be 'compiled'"),
     ],
 )
 def test_unsupported_settings_are_rejected(options, message):

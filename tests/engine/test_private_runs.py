@@ -231,7 +231,6 @@ def test_noise_does_not_depend_on_seed(result):
         ({"lower_bound": True}, "lower_bound must keep"),
         ({"replace": True}, "replace must keep"),
         ({"seconds": 5.0}, "seconds must keep"),
-        ({"engine": "grid"}, "engine must be 'compiled' with privacy, but is 'grid'"),
         ({"devices": 1}, "devices must keep its default with privacy"),
     ],
 )

@@ -1,8 +1,7 @@
-"""Sharding reproduces the trajectory of one device, on eight devices and in two processes."""
+"""Sharding reproduces the trajectory of one device on eight devices."""
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from problems import client_data, least_squares, regression, two_constraints
+from softswitch.oracles.sharded import check_devices
 
 TEST_FOLDER = Path(__file__).parent
 ROOT = TEST_FOLDER.parents[1]
@@ -59,18 +59,6 @@ def slow_eight_device_results(tmp_path_factory):
     return run_on_eight(tmp_path_factory, SLOW)
 
 
-@pytest.fixture(scope="module")
-def two_process_results(tmp_path_factory):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = tmp_path_factory.mktemp("shared")
-    return [
-        read_result(process)
-        for process in [start_process("two_processes.py", 2, rank, port, folder) for rank in (0, 1)]
-    ]
-
-
 def test_eight_devices_match_one(eight_device_results):
     assert eight_device_results["participation_and_local_steps"] <= 1e-12
 
@@ -112,42 +100,10 @@ def test_invalid_devices_are_rejected(eight_device_results, case, message):
         raise AssertionError(eight_device_results["refusals"][case])
 
 
-@pytest.mark.slow
-def test_two_processes_match_one_device(two_process_results):
-    first, second = two_process_results
-    assert first["params"] == second["params"]
-    assert first["difference"] <= 1e-12
-    assert second["difference"] <= 1e-12
-
-
-@pytest.mark.slow
-def test_first_process_decides_for_both(two_process_results):
-    first, second = two_process_results
-    assert first["rounds"] == second["rounds"] == [12, 24, 6]
-    assert first["callback rounds"] == [6, 12]
-    assert second["callback rounds"] == []
-
-
-@pytest.mark.slow
-def test_only_first_process_writes(two_process_results):
-    first, second = two_process_results
-    assert first["written"][:3] == [6, 12, 12]
-    assert second["written"] == []
-
-
-@pytest.mark.slow
-def test_processes_with_different_arguments_fail(two_process_results):
-    for errors in two_process_results:
-        assert errors["other folder"].startswith("checkpoints must be in a folder that all processes share")
-        assert errors["other clients"].startswith("clients must be the same in every process")
-        assert errors["some devices"].startswith("devices must include some of each of 2 processes")
-
-
-@pytest.mark.slow
-def test_locked_folder_fails_in_both_processes(two_process_results):
-    first, second = two_process_results
-    assert "is in use by another run" in first["locked"]
-    assert second["locked"].startswith("the first process failed")
+def test_several_processes_are_rejected(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="devices must be None with several JAX processes, but there are 2"):
+        check_devices("all", clients=5)
 
 
 @pytest.mark.slow
@@ -178,11 +134,3 @@ def test_other_random_generators_match(x64_isolated):
     with jax.default_prng_impl("rbg"):
         default, on_device = (flat.solve(problem, clients, method, devices=devices, **options) for devices in (None, 1))
     np.testing.assert_allclose(on_device.params, default.params, rtol=1e-12, atol=1e-14)
-
-
-def test_devices_are_rejected_over_flower():
-    data, owner = regression()
-    problem, clients = ss.Problem(least_squares, two_constraints, jnp.zeros(4)), client_data(data, owner)
-    method = ss.SoftmaxSGM(alpha=20.0, step_size=0.1, tolerance=0.05)
-    with pytest.raises(ValueError, match="devices must be None with engine='grid'"):
-        flat.solve(problem, clients, method, rounds=2, engine="grid", devices=1)

@@ -18,7 +18,7 @@ from softswitch.engine.restarts import LocalRestarts
 from softswitch.methods.messages import LocalLoss
 from softswitch.oracles.gradient import make_gradient_oracle
 from softswitch.oracles.options import Sampling
-from softswitch.theory.pilot import estimate_constants
+from softswitch_experiments.theory.pilot import estimate_constants
 
 ROUNDS, ETA, TOLERANCE = 60, 0.2, 0.7
 LAM = TOLERANCE / (1 + 1 / 10)

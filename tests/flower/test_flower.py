@@ -550,10 +550,6 @@ def test_other_bad_input_is_rejected(cancer):
         fl.SwitchingStrategy(RULE).start(grid, ArrayRecord({"w": wire.Array(np.zeros(FEATURES))}), 2)
     with pytest.raises(ValueError, match="needs pooled"):
         fl.SwitchingStrategy(ss.AverageSGM(step_size=1.0, tolerance=0.1, criterion="pooled"))
-    with pytest.raises(ValueError, match="engine must be one of"):
-        flat.solve(cancer.problem, cancer.train, RULE, engine="flower")
-    with pytest.raises(ValueError, match="held_out"):
-        flat.solve(cancer.problem, cancer.train, RULE, engine="grid", held_out=cancer.test)
     grid.connected.clear()
     with pytest.raises(TimeoutError, match=r"no client connected within wait=0\.1 s"):
         fl.SwitchingStrategy(RULE, wait=0.1).start(grid, zeros(), 2)

@@ -14,7 +14,7 @@ from benchmarks import flat
 from flower_clients import FEATURES, FaultyGrid, quadratic, quadratics, simulated, zeros
 from softswitch.flower import compression as codes
 from softswitch.flower import messages as wire
-from softswitch.methods import Compression, Quantised, TopK
+from softswitch.methods import Compression, TopK
 from softswitch.results.history import ClientOutcome
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -64,7 +64,7 @@ def has_full_parameters(content):
     return wire.PARAMS in content
 
 
-UP, DOWN = Compression(up=Quantised(4), apart=False), Compression(down=Quantised(2, 16))
+UP, DOWN = Compression(up=TopK(0.5, 4)), Compression(down=TopK(0.5, 2))
 
 
 @pytest.mark.parametrize(
@@ -298,8 +298,8 @@ def test_bad_codes_are_rejected(name, caplog):
 
 
 BAD_SERVERS = {
-    "unknown compressor": ({"up": '["Magic", {}]'}, wire.UPDATE),
-    "invalid share": ({"up": '["TopK", {"share": 7}]'}, wire.UPDATE),
+    "unknown compressor": ({"up": '["TopK", {}]'}, wire.UPDATE),
+    "invalid share": ({"up": '{"share": 7}'}, wire.UPDATE),
     "no round": ({"last_counted": -7}, wire.REPORT),
 }
 

@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 
 import softswitch as ss
 import softswitch.flower as fl
+from benchmarks import flat
 from flower_clients import FaultyGrid
 from softswitch.flower import messages as wire
 from softswitch.oracles.derivatives import UnavailableError
@@ -95,10 +96,8 @@ def test_iterates_match_compiled_engine():
         method, points = ss.SQP(tolerance=tolerance), {}
         for engine in ("compiled", "grid"):
             recorded = points[engine] = []
-            logging = ss.Logging(
-                callbacks=[lambda chunk, recorded=recorded: recorded.append(np.asarray(chunk.state.params["w"]))]
-            )
-            result = ss.solve(problem, make_clients(), method, compute=ss.Compute(engine=engine), logging=logging)
+            callbacks = [lambda chunk, recorded=recorded: recorded.append(np.asarray(chunk.state.params["w"]))]
+            result = flat.solve(problem, make_clients(), method, engine=engine, callbacks=callbacks, batch_size=None)
             assert result.status.ok
             assert result.lower_bound is not None
             points[engine, "values"] = result.history.objective, result.client_constraint, result.lower_bound.value

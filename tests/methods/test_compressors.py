@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from softswitch.methods import Compression, Quantised, TopK
+from softswitch.methods import Compression, TopK
 
 F32 = np.dtype(np.float32)
 COMPRESSORS = (
@@ -14,8 +14,6 @@ COMPRESSORS = (
     TopK(0.1, 8),
     TopK(0.2, 2),
     TopK(0.9, 3),
-    Quantised(2, 32),
-    Quantised(8, 300),
 )
 
 
@@ -29,12 +27,6 @@ def test_top_k():
     # In 3 bits: multiples −3 to 3 of the scale 3/3 = 1, sent as 0, 4, 6; a scale is the upper half of a float32.
     scale = (np.array([1.0], "<f4").view("<u4") >> 16).astype("<u2").tobytes()
     assert TopK(0.5, 3).encode(vector) == bytes([0b01110000]) + scale + bytes([0b00010011, 0b00000000])
-
-
-def test_quantised():
-    vector = np.array([7.0, -3.4, 0.4, 0.6, 14.0, -1.0], np.float32)
-    np.testing.assert_array_equal(Quantised(4, block=4)(vector), [7, -3, 0, 1, 14, -0.0])  # scales 1 and 2
-    assert Quantised(4, block=4).size(6, 4) == 2 * 2 + 3
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
@@ -62,9 +54,9 @@ INVALID_CODES = {
     "a place beyond": (TopK(0.02), 100, bits("0000001 1100100 00") + ZEROS, "below 100"),
     "something after it": (TopK(0.02), 100, bits("0000001 0000011 01") + ZEROS, "after the last number"),
     "too many positions": (TopK(0.5), 4, bits("1110 0000") + ZEROS, "expected 2 positions, but there are 3"),
-    "no multiple": (Quantised(4), 2, b"\x80\x3f" + bits("1111 0000"), "from -7 to 7"),
-    "NaN scale": (Quantised(4), 2, b"\xc0\x7f" + bits("0000 0000"), "scales must be finite"),
-    "a negative scale": (TopK(0.5, 4), 2, bits("0000 0000") + b"\x80\xbf" + b"\x00", "scales must be finite"),
+    "no multiple": (TopK(0.5, 4), 2, bits("1000 0000") + b"\x80\x3f" + bits("1111 0000"), "from -7 to 7"),
+    "NaN scale": (TopK(0.5, 4), 2, bits("1000 0000") + b"\xc0\x7f" + b"\x00", "the scale must be finite"),
+    "a negative scale": (TopK(0.5, 4), 2, bits("0000 0000") + b"\x80\xbf" + b"\x00", "the scale must be finite"),
 }
 
 
@@ -80,9 +72,8 @@ def test_invalid_bytes_are_rejected(name):
     [
         (lambda: TopK(0.0), "share must be"),
         (lambda: TopK(1.0), "share must be"),
-        (lambda: Quantised(9), "bits must be an integer from 2 to 8"),
-        (lambda: Quantised(1), "bits must be"),
-        (lambda: Quantised(4, 2**16), "block must be"),
+        (lambda: TopK(0.5, 9), "bits must be an integer from 2 to 8"),
+        (lambda: TopK(0.5, 1), "bits must be"),
         (lambda: Compression(), "up or down must be a compressor"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 import softswitch as ss
 from softswitch.data import client_data
-from softswitch.data.splits import split_by_column, split_dirichlet, split_iid
+from softswitch_experiments.tasks.partitions import split_by_column, split_dirichlet, split_iid
 
 
 def ragged():

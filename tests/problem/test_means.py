@@ -10,8 +10,8 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.results.certificate import Verdict
-from softswitch.theory.pilot import estimate_constants
 from softswitch_experiments.tasks.neyman_pearson import neyman_pearson
+from softswitch_experiments.theory.pilot import estimate_constants
 
 RULE = ss.SoftmaxSGM(alpha=50.0, step_size=0.3, tolerance=0.3)
 

@@ -274,21 +274,6 @@ def test_hidden_numbers_are_compared(tmp_path):
             flat.solve(problem(), clients(), method, rounds=20, checkpoints=ss.Checkpoints(tmp_path / "method"))
 
 
-def test_other_functions_and_data_are_rejected_over_flower(tmp_path):
-    def run(requested, data):
-        keeps = ss.Checkpoints(tmp_path, every=0)
-        return flat.solve(requested, data, RULE, rounds=3, batch_size=None, engine="grid", checkpoints=keeps)
-
-    run(problem(), clients())
-    run(problem(), clients())
-    other_problem = ss.Problem(lambda w, b: 9 * least_squares(w, b), softplus_level, jnp.zeros(4))
-    with pytest.raises(ValueError, match="its program of the clients is"):
-        run(other_problem, clients())
-    data, owner = regression()
-    with pytest.raises(ValueError, match="its clients of the clients is"):
-        run(problem(), client_data({**data, "b": 7 * data["b"]}, owner))
-
-
 def test_optimizer_with_random_key_is_restored(tmp_path):
     def noisy(step_size):
         return optax.noisy_sgd(step_size, eta=0.01, key=jax.random.key(5))

@@ -208,7 +208,7 @@ def test_first_order_restarts_are_saved(home, tmp_path):
 
 
 MANUAL = {
-    "method": {"step_size": 0.5, "penalty": 10.0, "multiplier": 1.0, "dual_step_size": 0.01},
+    "method": {"step_size": 0.5},
     "run": {"rounds": 80, "local_steps": 1, "participation": 1.0, "batch_size": 32, "seed": 0, "confidence": 0.95},
 }
 """Settings without automatic values."""
@@ -247,18 +247,6 @@ def test_step_size_disables_automatic_settings(home, tmp_path, sections):
     expected = flat.solve(ready.problem, ready.train, method, rounds=rounds, batch_size=batch_size, answer="average")
     assert trained.result.restarts == ()
     np.testing.assert_array_equal(trained.result.params[0]["w"], expected.params[0]["w"])
-
-
-@pytest.mark.parametrize(
-    "name", ["hard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("average", "penalty", "primal-dual"))]
-)
-def test_methods_without_step_size(home, tmp_path, name):
-    sections = settings(home, method={"name": name}, run={"rounds": 300})
-    result = training.train(write_settings(tmp_path / "t.toml", sections)).result
-    assert result.restarts[-1].end == 300
-    assert result.worst_objective < 0.6, "the initial objective is ln 2"
-    assert result.client_constraint.mean() <= 0.2
-    assert result.status.ok or name != "hard", "the other methods bound only the mean"
 
 
 def test_all_settings_are_applied(home, tmp_path):

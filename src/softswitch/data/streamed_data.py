@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypedDict, Unpack
@@ -40,7 +39,7 @@ class StreamedData:
     """The data of n clients that need not fit in memory: rows are read when a round has drawn them.
 
     ``solve`` accepts it instead of ``ClientData``, and draws the same rows. During the computation of some rounds, the
-    rows of the next rounds are read. Create it with ``from_arrays``, ``from_datasets`` or ``from_function``.
+    rows of the next rounds are read. Create it with ``from_arrays`` or ``from_function``.
 
     Args:
         source: Function of row numbers that returns the columns of these rows. Rows are numbered client by client, and
@@ -119,34 +118,6 @@ class StreamedData:
         total = len(next(iter(columns.values())))
         names, groups, sizes, order = order_rows(total, _open_array(client), strata, columns)
         return cls(_array_source(columns, order), sizes, names=names, strata=groups, **options)
-
-    @classmethod
-    def from_datasets(
-        cls,
-        datasets: Sequence[Any],
-        *,
-        names: Sequence[Any] | None = None,
-        columns: Sequence[str] = ("x", "y"),
-        **options: Unpack[BufferOptions],
-    ) -> StreamedData:
-        """Create clients from data sets with a length and indexed items, such as PyTorch's map-style ``Dataset``.
-
-        Items are read one by one, in a thread. The same index must always return the same item; random augmentation
-        belongs in the loss functions, which receive a random key.
-
-        Args:
-            datasets: One data set per client. An item is a dict of arrays or a tuple.
-            names: Client labels. Default: 0, 1, 2, …
-            columns: Names of an item's entries, if it is a tuple. Default: ("x", "y").
-            **options: ``buffer_bytes`` and ``max_evaluation_rows``, as for the class.
-        """
-        datasets = list(datasets)
-        for dataset in datasets:
-            if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-                raise TypeError(f"datasets must have a length and items by number, but one is {dataset!r}")
-        labels = tuple(range(len(datasets)) if names is None else names)
-        read = partial(_read_items, datasets, labels, tuple(columns))
-        return cls.from_function(read, [len(dataset) for dataset in datasets], names=labels, **options)
 
     @classmethod
     def from_function(
@@ -296,23 +267,6 @@ def _array_source(columns: Mapping[str, np.ndarray], order: np.ndarray | None) -
         return {name: np.take(column, places, axis=0) for name, column in columns.items()}
 
     return take
-
-
-def _read_items(
-    datasets: Sequence[Any], names: Sequence[Any], columns: Sequence[str], clients: np.ndarray, rows: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Return the stacked items ``rows`` of the data sets of ``clients``, by column name; see ``from_datasets``."""
-    items: list[dict[str, np.ndarray]] = []
-    for client, row in zip(clients.tolist(), rows.tolist(), strict=True):
-        try:
-            item = datasets[client][row]
-            named = item if isinstance(item, Mapping) else dict(zip(columns, item, strict=True))
-            items.append({key: np.asarray(part) for key, part in named.items()})
-        except Exception as error:
-            accepted = f"a dict of arrays or a tuple with an entry for each of columns = {columns}"
-            cause = f"reading it failed: {type(error).__name__}: {error}"
-            raise ValueError(f"item {row} of client {names[client]!r} must be {accepted}, but {cause}") from error
-    return {key: np.stack([item[key] for item in items]) for key in items[0]}
 
 
 class DataOutline(ClientData):

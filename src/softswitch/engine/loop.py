@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from softswitch.results.checkpoints import Checkpoints, Snapshot
 from softswitch.results.history import History, Record, join
 from softswitch.results.result import Result, build_result
 from softswitch.results.status import RunEnd
-from softswitch.support import processes
 
 NOISE_SAMPLES = 32  # number of reports from which the noise of the sampled constraint is estimated
 MAX_DEFERRED = 2  # largest number of interrupts that are deferred during a chunk; the next one is raised at once
@@ -41,17 +40,13 @@ def run(request: Request, method: Method) -> Result:
     checkpoints = request.options.checkpoints
     callbacks = check_callbacks(logging.callbacks)
     engine = request.engine
-    distributed = request.oracle.processes > 1
-    is_first = not distributed or processes.is_first_process()
     rounds, seconds = request.rounds, request.options.seconds
     began = time.perf_counter()
     records: list[Record] = []
     done = 0
     stopped = late = False
-    lock: AbstractContextManager[None] = nullcontext()
-    if checkpoints is not None:
-        lock = processes.enter_on_first_process(checkpoints.lock) if distributed else checkpoints.lock()
-    with lock, ProgressBar(rounds, logging.progress if is_first else False) as bar:
+    lock = nullcontext() if checkpoints is None else checkpoints.lock()
+    with lock, ProgressBar(rounds, logging.progress) as bar:
         restarts = None if request.choice is None else LocalRestarts(request, method)
         saved = None if checkpoints is None else _RunCheckpoints(request, method, restarts, checkpoints)
         key = jax.random.key(request.options.seed)
@@ -63,7 +58,7 @@ def run(request: Request, method: Method) -> Result:
         if saved is not None and (snapshot := saved.latest(state, length)) is not None:
             state, records, done = engine.copy_state(snapshot.state), [snapshot.record], snapshot.done
             began -= snapshot.seconds
-            late = seconds is not None and snapshot.seconds >= seconds  # as all processes read in one file
+            late = seconds is not None and snapshot.seconds >= seconds
             if restarts is not None:
                 restarts.resume(snapshot.best, snapshot.journal)
                 state = restarts.advance(state, records, done, begins=not late)
@@ -86,10 +81,8 @@ def run(request: Request, method: Method) -> Result:
                     state, records, done = after, [*records, record], last
                 shown = engine.copy_state(state) if callbacks else state  # a callback may keep it
                 chunk = Chunk(done, rounds, history, share.update(history), shown, time.perf_counter() - began)
-                stopped = is_first and run_callbacks((bar, *callbacks), chunk)
+                stopped = run_callbacks((bar, *callbacks), chunk)
                 late = seconds is not None and time.perf_counter() - began >= seconds
-                if distributed:
-                    stopped, late = processes.broadcast_flags(stopped, late)
                 if restarts is not None:
                     state = restarts.advance(state, records, done, begins=not (stopped or late))
                 if saved is not None and saved.checkpoints.is_due():
@@ -154,8 +147,7 @@ class _RunCheckpoints:
         if self._restarts is not None:
             best, journal = self._restarts.to_checkpoint()
             snapshot = snapshot._replace(best=best, journal=journal)
-        if self._request.oracle.processes == 1 or processes.is_first_process():
-            self.checkpoints.save(snapshot, self._identity)
+        self.checkpoints.save(snapshot, self._identity)
         return [joined]
 
     def latest(self, state: State, length: int) -> Snapshot | None:
@@ -167,11 +159,6 @@ class _RunCheckpoints:
             lambda: request.engine.shapes(setup, program, request.span(0), jax.random.key(0), state),
             self._restarts and state.params,
         )
-        if request.oracle.processes > 1 and not processes.all_equal(0 if snapshot is None else snapshot.done):
-            raise ValueError(
-                f"checkpoints must be in a folder that all processes share, but {self.checkpoints.folder} differs "
-                "between them"
-            )
         if snapshot is None or request.choice is None:
             return snapshot and snapshot.extend(request.rounds, request.averaging_from, state)
         if not request.choice.may_end:

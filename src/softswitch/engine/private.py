@@ -131,8 +131,6 @@ def check_settings(problem: Problem, clients: Any, options: RunOptions) -> None:
     if not isinstance(clients, ClientData):
         given = f"{type(clients).__name__}: rows must be in memory"
         raise ValueError(f"clients must be a ClientData with privacy, but are {given}; use a subset, or {AT_CLIENTS}")
-    if (engine := options.compute.engine) != "compiled":
-        raise ValueError(f"engine must be 'compiled' with privacy, but is {engine!r}; over Flower use {AT_CLIENTS}")
     sampling = options.sampling or Sampling()
     size, value_size = sampling.batch_size, sampling.value_batch_size
     given_options = {

@@ -38,7 +38,7 @@ from softswitch.privacy.oracle import PrivateOracle
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.problem.domains import Domain, as_pytree, check_domain
 from softswitch.problem.parameters import Params
-from softswitch.problem.problem import PooledConstraint, Problem
+from softswitch.problem.problem import Problem
 from softswitch.results.checkpoints import Checkpoints
 from softswitch.results.result import Result
 from softswitch.support import checks
@@ -232,11 +232,9 @@ def prepare_run(
     if not isinstance(clients, StreamedData):
         checks.check_instance("clients", clients, ClientData)
     compute, sampling, held_out = options.compute, options.sampling or Sampling(), cast(Any, options.logging.held_out)
-    if unsupported := changed_options(compute, "engine", "devices", "client_batch_size", "group_by_size"):
+    if unsupported := changed_options(compute, "devices", "client_batch_size", "group_by_size"):
         raise ValueError(f"{unsupported[0]} must keep its default for JAX functions: only PyTorch modules have it")
     choice = None
-    if sampling.memory == "auto" and compute.engine != "compiled" and isinstance(problem.constraint, PooledConstraint):
-        sampling = replace(sampling, memory=None)  # over Flower no pooled constraint is remembered
     if is_automatic(methods):
         choose = partial(choose_settings, problem, clients, sampling, compute, methods=methods)
         current = choose(options.rounds).choice
@@ -254,7 +252,7 @@ def prepare_run(
         oracle = OutOfCoreOracle(problem, clients, sampling, compute, held_out)
     else:
         oracle = make_gradient_oracle(problem, clients, sampling, compute, held_out)
-        if compute.devices is not None and compute.engine == "compiled":
+        if compute.devices is not None:
             sharded = shard_oracle(oracle, clients, compute.devices, compute.client_batch_size)
     if options.logging.eval_every is None:
         client_rows = oracle.report_batching.width + 3 * oracle.local_steps * oracle.update_batching.width

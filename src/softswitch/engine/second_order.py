@@ -50,7 +50,6 @@ from softswitch.support.tracing import strip_addresses
 DEFAULT_EXCHANGES = 100
 MAX_MARGINS = 6  # how often the tolerance is lowered because the parameters, rounded to their dtype, exceed it
 MAX_WORK = 4e10  # rows × parameters² up to which an automatic run computes Hessians: 10 seconds for ten exchanges
-FLOWER_ENGINE = "softswitch.flower.simulation"  # imported on first use
 INSTEAD = "use solve(..., tolerance=...) or SoftmaxSGM"
 
 
@@ -61,7 +60,7 @@ def check_second_order(problem: Any, clients: Any, options: RunOptions) -> None:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"clients must be {expected} for SQP, but is {type(clients).__name__}; {INSTEAD}")
     changed = changed_options(options.sampling or Sampling())
-    changed += changed_options(options.compute, *(["devices", "engine"] if isinstance(clients, ClientData) else []))
+    changed += changed_options(options.compute, *(["devices"] if isinstance(clients, ClientData) else []))
     changed += changed_options(options.output, "lower_bound")
     changed += ["privacy"] if options.privacy is not None else []
     if changed:
@@ -110,15 +109,7 @@ def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMetho
         if chosen:
             return Attempt(None, str(error).removesuffix(f"; {INSTEAD}"))
         raise
-    if options.compute.engine == "compiled":
-        result = solve_second_order(oracle, active, options)
-    else:
-        refuse_over_flower(options)
-        output, sampling = replace(options.output, iterate="last"), Sampling(memory=None)
-        exchanges = replace(options, rounds=options.rounds or DEFAULT_EXCHANGES, output=output, sampling=sampling)
-        identity = oracle.digest() if options.checkpoints else {}
-        solve_over_flower = import_module(FLOWER_ENGINE).solve_over_flower
-        result = solve_over_flower(problem, clients, active, exchanges.with_evaluation(0), identity)
+    result = solve_second_order(oracle, active, options)
     result = replace(result, client_optimum=client_optimum_of(problem, clients))
     oracle.load_params(oracle.start)
     if not chosen:
@@ -129,15 +120,6 @@ def attempt_second_order(problem: Problem, clients: Any, method: SQP | OpenMetho
         describe_failure(result, default_rounds=options.rounds is None),
         oracle,
     )
-
-
-def refuse_over_flower(options: RunOptions) -> None:
-    """Raise an error if an option is given that clients over Flower do not have."""
-    groups = {"seconds": options, "warm_start": options, "held_out": options.logging}
-    groups |= {"client_batch_size": options.compute, "devices": options.compute}
-    for name, group in groups.items():
-        if (value := getattr(group, name)) is not None:
-            raise ValueError(f"{name} must be None with engine={options.compute.engine!r}, but is {value!r}")
 
 
 def _unsuitable(problem: Problem, clients: Any) -> str | None:

@@ -15,7 +15,7 @@ from softswitch.data.streamed_data import StreamedData
 from softswitch.engine.loop import run
 from softswitch.engine.private import solve_privately
 from softswitch.engine.request import RunOptions, prepare_federation, prepare_run, resolve_method
-from softswitch.engine.second_order import FLOWER_ENGINE, INSTEAD, attempt_second_order, better, refuse_over_flower
+from softswitch.engine.second_order import INSTEAD, attempt_second_order, better
 from softswitch.methods.automatic import Automatic, OpenMethod, to_first_order
 from softswitch.methods.base import Method
 from softswitch.methods.sqp import SQP
@@ -30,7 +30,6 @@ from softswitch.results.result import Result
 from softswitch.results.status import StatusCode
 from softswitch.support import checks
 
-FLOWER_ROUNDS = 300  # default of an automatic run over Flower
 TORCH_ENGINE = "softswitch.engine.torch"  # imported on first use
 
 
@@ -62,8 +61,8 @@ def solve(
             problem whose start is a PyTorch module. None for a ``Federation``.
         method: Method with its settings, such as ``SoftmaxSGM(alpha=100, step_size=0.5, tolerance=0.1)``.
         tolerance: ε of an automatic run: the constraint is met if G(w) <= ε. In place of a method.
-        rounds: Maximum number of rounds K. Default: 1000 for a method, 300 over Flower if it is automatic. Other
-            automatic runs stop when progress stalls if reports are exact, and otherwise use a budget of computations.
+        rounds: Maximum number of rounds K. Default: 1000 for a method. Automatic runs stop when progress stalls if
+            reports are exact, and otherwise use a budget of computations.
         seconds: Time limit in seconds, checked after every chunk of rounds, or exchange of ``SQP``. Default: no limit.
         seed: Seed of all random choices. The same seed gives the same result on the same machine.
         sampling: Which clients take part in a round, and which rows they use. Default: ``Sampling()`` for a method,
@@ -118,24 +117,13 @@ def solve_problem(problem: Problem, clients: Any, method: Method, options: RunOp
     if isinstance(clients, StreamedData):
         if compute.devices is not None:
             raise ValueError(f"devices must be None for StreamedData, but is {compute.devices!r}")
-        if compute.engine != "compiled":
-            raise ValueError(f"engine must be 'compiled' for StreamedData, but is {compute.engine!r}")
         if output.lower_bound:
             raise ValueError("lower_bound must be False or None for StreamedData: it needs all rows in memory")
-    if options.rounds is None and compute.engine != "compiled" and method.step_size is None:
-        options = replace(options, rounds=FLOWER_ROUNDS)
     prepared = prepare_run(problem, clients, (method,), options)
-    if compute.engine == "compiled":
-        result = run(prepared, method)
-    else:
-        refuse_over_flower(options)
-        template = method if prepared.choice is None else prepared.choice.template(method)
-        identity = prepared.identity(template) if options.checkpoints else {}
-        result = import_module(FLOWER_ENGINE).solve_over_flower(problem, clients, method, prepared.options, identity)
-        result = replace(result, client_optimum=prepared.client_optimum)
+    result = run(prepared, method)
     wanted = output.lower_bound
     if wanted is None:  # if it is cheap
-        in_memory = compute.engine == "compiled" and compute.devices is None and isinstance(clients, ClientData)
+        in_memory = compute.devices is None and isinstance(clients, ClientData)
         is_small = count_parameters(problem.start) <= MAX_PARAMETERS
         wanted = prepared.choice is not None and problem.constraint_surrogate is None and in_memory and is_small
     if not wanted or result.status.code in (StatusCode.DIVERGED, StatusCode.STOPPED):

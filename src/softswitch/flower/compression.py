@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from softswitch.flower import messages as wire
 from softswitch.flower.messages import require
-from softswitch.methods.compressors import Compressor, Quantised, TopK
+from softswitch.methods.compressors import TopK
 
 if TYPE_CHECKING:
     from softswitch.methods.compression import Compression
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHANGE, CODE, CODES, DIGEST = "change", "code", "codes", "digest"
 """The name of the record with parameter changes, and of the entries of compressed records."""
-UP, DOWN, APART, LAST_COUNTED = "up", "down", "apart", "last_counted"
+UP, DOWN, LAST_COUNTED = "up", "down", "last_counted"
 """The settings of compression that the server sends in every round."""
 NEEDS_PARAMS = "needs_params"  # the entry of a refusal from a client that can continue with whole parameters
 ERRORS, NEXT_ERRORS, ERROR_ROUNDS = "errors", "next_errors", "error_rounds"
@@ -37,16 +37,15 @@ class OutdatedParamsError(Exception):
     """The client lacks the parameters that a change applies to, and must be sent whole ones."""
 
 
-def describe_compressor(compressor: Compressor) -> str:
+def describe_compressor(compressor: TopK) -> str:
     """Return the text by which a compressor is sent to clients."""
-    return json.dumps([type(compressor).__name__, asdict(compressor)])  # type: ignore[call-overload]
+    return json.dumps(asdict(compressor))
 
 
-def parse_compressor(settings: Mapping[str, Any], name: str) -> Compressor:
+def parse_compressor(settings: Mapping[str, Any], name: str) -> TopK:
     """Return the compressor that the server describes in a setting."""
     try:
-        kind, options = json.loads(str(settings[name]))
-        return {"TopK": TopK, "Quantised": Quantised}[kind](**options)
+        return TopK(**json.loads(str(settings[name])))
     except (KeyError, TypeError, ValueError) as error:
         raise wire.InvalidMessageError(f"its {name} is not a known compressor: {wire.sanitize(str(error))}") from error
 
@@ -64,7 +63,7 @@ def from_vector(vector: np.ndarray, specs: Mapping[str, wire.ArraySpec]) -> wire
     return {name: part.reshape(specs[name].shape).astype(specs[name].dtype) for name, part in parts}
 
 
-def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
+def decode(compressor: TopK, code: Any, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return the arrays of a code, or raise ``InvalidMessageError`` if it is malformed or not finite."""
     dtype = np.result_type(*(spec.dtype for spec in specs.values()))
     require(isinstance(code, bytes), f"its code must be bytes, but is {type(code).__name__}")
@@ -76,7 +75,7 @@ def decode(compressor: Compressor, code: Any, specs: Mapping[str, wire.ArraySpec
     return from_vector(vector, specs)
 
 
-def parse_direction(record: Any, compressor: Compressor, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
+def parse_direction(record: Any, compressor: TopK, specs: Mapping[str, wire.ArraySpec]) -> wire.Arrays:
     """Return a client's compressed direction, or raise ``InvalidMessageError``."""
     is_code = isinstance(record, ConfigRecord) and set(record) == {CODE}
     require(is_code, "it contains no compressed direction; upgrade softswitch at the client")
@@ -165,8 +164,7 @@ def compress_direction(
     if not np.isfinite(vector).all():
         return ConfigRecord({CODE: b""})
     errors = wire.from_record(held) if isinstance(held, ArrayRecord) else {}
-    apart = "feasible" in decision and wire.read(settings, APART, bool)
-    branch = "constraint" if apart and not decision["feasible"] else "objective"
+    branch = "objective" if decision.get("feasible", True) else "constraint"
     error = errors.get(branch)
     if error is not None and error.shape == vector.shape:
         vector = error.astype(vector.dtype) + vector
@@ -201,8 +199,8 @@ class HeldParams:
         self._counted: dict[int, int] = {}  # client -> last round in which its direction counted
         self.down = 0  # number of bytes of parameters sent in the present round
         self.settings = dict[str, Any]()  # settings of a round that all clients need
-        if compression is not None and self._up is not None:
-            self.settings |= {UP: describe_compressor(self._up), APART: bool(compression.apart)}
+        if self._up is not None:
+            self.settings[UP] = describe_compressor(self._up)
         if self._down is not None:
             self.settings[DOWN] = describe_compressor(self._down)
 

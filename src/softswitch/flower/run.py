@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -57,13 +57,11 @@ between the last two."""
 class FlowerRun:
     """One run of rounds: ``begin``, rounds, and ``finish``. The constructor contacts no clients.
 
-    ``identity`` is what the run depends on, as text, with that of the clients. ``attempt`` is the result of an attempt
-    with ``SQP`` that this run continues. ``held`` tracks which parameters clients have.
+    ``exchanges`` is the number of exchanges of an attempt with ``SQP`` that this run continues, and ``attempt`` its
+    result. ``identity`` is what the run depends on, as text. ``held`` tracks which parameters clients have.
     """
 
-    def __init__(
-        self, method: Method, task: RemoteTask, clients_identity: Mapping[str, str], attempt: Result | None = None
-    ) -> None:
+    def __init__(self, method: Method, task: RemoteTask, exchanges: int = 0, attempt: Result | None = None) -> None:
         clients, params, rounds = task.clients, task.start, task.rounds
         self.requested = method
         self.clients = clients
@@ -80,7 +78,7 @@ class FlowerRun:
         self._share = SwitchShare()
         self._stops = False
         self._began = time.perf_counter() - (0.0 if attempt is None else attempt.seconds)
-        self.identity = {**self._server_identity(params, tunes), **clients_identity}
+        self.identity = self._server_identity(params, tunes) | ({EXCHANGES: str(exchanges)} if exchanges else {})
 
     def begin(self) -> None:
         """Resume from the latest checkpoint; without one, evaluate the start of an automatic run at all clients."""

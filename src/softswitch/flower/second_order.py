@@ -6,7 +6,6 @@ the Hessian of λ_i f_i + <μ_i, g_i>. All clients must reply: the request is re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -72,9 +71,9 @@ class RemoteDerivatives(DerivativeOracle):
 
     can_test_convexity = False
 
-    def __init__(self, clients: RemoteClients, start: Params, identity: Mapping[str, str]) -> None:
+    def __init__(self, clients: RemoteClients, start: Params) -> None:
         self._clients, self._roster, self._settings = clients, clients.roster, clients.settings
-        self._identity, self._known = dict(identity), dict[bytes, Evaluation]()
+        self._known = dict[bytes, Evaluation]()
         self.start, self.domain, self.convex = start, self._settings.domain, self._settings.convex
         met = [client for client in self._roster.clients if client is not None]
         self._pieces = met[0].pieces
@@ -161,16 +160,14 @@ class RemoteDerivatives(DerivativeOracle):
 
     def digest(self) -> dict[str, str]:
         """Return what the replies depend on, as far as the server knows it."""
-        return {"pieces": str(self._pieces), "start": fingerprint(self.start), **self._identity}
+        identity = {"pieces": str(self._pieces), "min_clients": str(self._settings.min_clients)}
+        return identity | {"start": fingerprint(self.start)}
 
 
-def run_second_order(
-    method: SQP, task: RemoteTask, checkpoints: Checkpoints | None, identity: Mapping[str, str]
-) -> Result:
+def run_second_order(method: SQP, task: RemoteTask, checkpoints: Checkpoints | None) -> Result:
     """Run ``SQP`` over Flower, from its latest checkpoint if there is one.
 
-    The task's ``after_round`` is called before the callbacks of the settings. ``identity`` is what the run depends on
-    at the clients.
+    The task's ``after_round`` is called before the callbacks of the settings.
     """
     clients, settings, events = task.clients, task.clients.settings, task.clients.events
     task.after_round(0, task.start)
@@ -182,7 +179,7 @@ def run_second_order(
         events.round = chunk.round
         task.after_round(chunk.round, chunk.state.params, chunk.history)
 
-    oracle = RemoteDerivatives(clients, task.start, {"min_clients": str(settings.min_clients), **identity})
+    oracle = RemoteDerivatives(clients, task.start)
     options = RunOptions(
         rounds=task.rounds,
         seed=settings.seed,

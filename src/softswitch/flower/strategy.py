@@ -70,8 +70,6 @@ class SwitchingStrategy(Strategy):
         settings: The settings.
         result: The result; None before the end of the run.
         clients: All clients, for a certificate for example; None before the start.
-        clients_identity: What the run depends on at the clients, as text, if the server knows it. Checkpoints of a run
-            with another identity are refused.
     """
 
     def __init__(self, method: Method | Automatic, settings: StrategySettings | None = None, **changes: Any) -> None:
@@ -80,7 +78,6 @@ class SwitchingStrategy(Strategy):
         self.settings = with_changes(settings, changes)
         if self.method.switches_on == "pooled" and self.settings.pooled is None:
             raise ValueError("criterion='pooled' needs pooled, the value function of the clients' PooledConstraint")
-        self.clients_identity: dict[str, str] = {}
         self.result: Result | None = None
         self.clients: RemoteClients | None = None
 
@@ -152,7 +149,7 @@ class SwitchingStrategy(Strategy):
 
         task = RemoteTask(self.clients, params, rounds, after_round)
         if isinstance(self.method, SQP):
-            self.result = run_second_order(self.method, task, settings.checkpoints, self.clients_identity)
+            self.result = run_second_order(self.method, task, settings.checkpoints)
         elif is_automatic([self.method]):
             self.result = self._run_automatic(task, obstacle)
         else:
@@ -177,7 +174,7 @@ class SwitchingStrategy(Strategy):
                 checkpoints = replace(checkpoints, folder=Path(checkpoints.folder) / FOLDER)
             try:
                 method = SQP(tolerance=self.method.tolerance)
-                attempt = run_second_order(method, task, checkpoints, self.clients_identity)
+                attempt = run_second_order(method, task, checkpoints)
             except UnavailableError as error:
                 obstacle = str(error)
             else:
@@ -199,9 +196,8 @@ class SwitchingStrategy(Strategy):
         """
         checkpoints = task.clients.settings.checkpoints
         method = to_first_order(self.method)
-        identity = self.clients_identity | ({EXCHANGES: str(exchanges)} if exchanges else {})
         with nullcontext() if checkpoints is None else checkpoints.lock():
-            run = self._run = FlowerRun(method, task._replace(rounds=task.rounds - exchanges), identity, attempt)
+            run = self._run = FlowerRun(method, task._replace(rounds=task.rounds - exchanges), exchanges, attempt)
 
             def after_round(record: Record | None = None) -> None:
                 task.after_round(exchanges + run.server.done, run.server.state.params, record)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from softswitch.methods.client_state import ControlVariates as ControlVariates
     from softswitch.methods.client_state import RoundAtClients as RoundAtClients
     from softswitch.methods.compression import Compression as Compression
-    from softswitch.methods.compressors import Quantised as Quantised
     from softswitch.methods.compressors import TopK as TopK
     from softswitch.methods.directions import Optimistic as Optimistic
     from softswitch.methods.messages import Decision as Decision

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Int
 
 from softswitch.methods.client_state import AtClients, RoundAtClients, zeros_per_client
-from softswitch.methods.compressors import Compressor, Quantised, TopK
+from softswitch.methods.compressors import TopK
 from softswitch.methods.parts import active_state, replace_active
 from softswitch.problem.domains import Domain
 from softswitch.problem.parameters import Params
@@ -42,32 +42,29 @@ class Compression(AtClients):
         up:    client i sends C(e_i + u_i) for its direction u_i;   e_i ← e_i + u_i − C(e_i + u_i)
         down:  the server sends C(s_k + e);   w_{k+1} = w_k + C(s_k + e),   e ← s_k + e − C(s_k + e)
 
-    with s_k the step of its optimiser. w_k is the clients' copy, which is evaluated, averaged and returned. A client
-    that missed rounds receives all changes since, or the whole parameters if they take fewer bytes. ``down`` requires
-    a problem without a domain, because clients cannot project.
+    with s_k the step of its optimiser. Clients of a switching method keep separate errors e_i for the objective and the
+    constraint. w_k is the clients' copy, which is evaluated, averaged and returned. A client that missed rounds
+    receives all changes since, or the whole parameters if they take fewer bytes. ``down`` requires a problem without a
+    domain, because clients cannot project.
 
     Attributes:
-        up: Compressor of directions, ``TopK`` or ``Quantised``. Default: None, no compression.
-        down: Compressor of parameter changes, ``TopK`` or ``Quantised``. Default: None, no compression.
-        apart: Whether clients of a switching method keep separate errors e_i for the objective and the constraint.
-            Default: True.
+        up: Compressor of directions. Default: None, no compression.
+        down: Compressor of parameter changes. Default: None, no compression.
     """
 
-    up: Compressor | None = None
-    down: Compressor | None = None
-    apart: bool = True
+    up: TopK | None = None
+    down: TopK | None = None
 
     def __post_init__(self) -> None:
         for name in ("up", "down"):
-            if not isinstance(compressor := getattr(self, name), TopK | Quantised | None):
-                raise TypeError(f"{name} must be a TopK, a Quantised or None, but is {compressor!r}")
+            if not isinstance(compressor := getattr(self, name), TopK | None):
+                raise TypeError(f"{name} must be a TopK or None, but is {compressor!r}")
         if self.up is None and self.down is None:
             raise ValueError("up or down must be a compressor such as TopK(share=0.01), but both are None")
 
     def init(self, params: Params, clients: int, switches: bool) -> Any:
         """Return errors of 0, and −1 as the number of changes that each client has received."""
-        kinds = 2 if switches and self.apart else 1
-        errors = () if self.up is None else (zeros_per_client(params, clients),) * kinds
+        errors = () if self.up is None else (zeros_per_client(params, clients),) * (2 if switches else 1)
         return Owed(errors, None if self.down is None else jnp.full(clients, -1, jnp.int32))
 
     def after(self, state: Any, info: RoundAtClients, shift: Params | None, directions: Params) -> tuple[Params, Any]:
@@ -113,13 +110,13 @@ def check_compression(way: AtClients | None, domain: Domain | None, robust: int 
         raise ValueError(f"robust={robust} compares whole directions and cannot be combined with Compression; omit one")
 
 
-def compressed(compressor: Compressor, tree: Params) -> Params:
+def compressed(compressor: TopK, tree: Params) -> Params:
     """Return a tree after lossy compression of all its arrays as one vector: C(v) in the structure of ``tree``."""
     vector, rebuild = ravel_pytree(tree)
     return cast(Params, rebuild(compressor(vector)))
 
 
-def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: Compressor) -> Any:
+def compress_steps(inner: optax.GradientTransformationExtraArgs, compressor: TopK) -> Any:
     """Return the optimiser ``inner`` with its steps compressed, and the compression error added to the next step."""
 
     def init(params: Params) -> CompressedSteps:

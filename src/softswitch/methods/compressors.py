@@ -1,9 +1,8 @@
-"""Compressors of vectors: quantisation and sparsification, in compiled programs and as bytes."""
+"""Compression of vectors by their largest entries, in compiled programs and as bytes."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,110 +12,26 @@ from array_api_compat import array_namespace
 from softswitch.support import checks
 
 HALF = 15  # bits of the lower part of a byte count, which is recorded in two parts to avoid overflow of int32
-MAX_BITS, MAX_BLOCK = 8, 2**15  # largest ``Quantised.bits`` (a scale has 8 significant bits) and ``Quantised.block``
+MAX_BITS = 8  # largest ``TopK.bits``: a scale has 8 significant bits
 SCALE_BYTES = 2  # a scale is the upper half of a float32
 SMALLEST, LARGEST = 1e-30, 1e38  # smaller scales become 0, and larger ones are clipped
 
 
-class Compressor(ABC):
-    """Base class of lossy compressors C of vectors. ``C(v)`` equals ``decode(encode(v))``, and C is idempotent."""
-
-    @abstractmethod
-    def __call__(self, vector: Any) -> Any:
-        """Return ``decode(encode(vector))`` for a one-dimensional JAX or NumPy array, which may be traced."""
-
-    @abstractmethod
-    def size(self, numbers: int, itemsize: int) -> int:
-        """Return the number of bytes of a compressed vector.
-
-        Args:
-            numbers: Number of entries of the vector.
-            itemsize: Bytes of each entry before compression.
-        """
-
-    @abstractmethod
-    def encode(self, vector: np.ndarray) -> bytes:
-        """Compress a vector to ``size`` bytes.
-
-        Args:
-            vector: One-dimensional array of finite numbers.
-        """
-
-    @abstractmethod
-    def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the vector that ``encode`` compressed; raise ValueError if the bytes are not valid.
-
-        Args:
-            code: Result of ``encode``.
-            numbers: Number of entries of the vector.
-            dtype: Dtype of the vector.
-        """
-
-
 @dataclass(frozen=True)
-class Quantised(Compressor):
-    """Quantisation: every number is rounded to a multiple of its block's scale.
+class TopK:
+    """Sparsification: keep the k entries of largest magnitude (the first ones among ties), and set the rest to 0.
 
-        C(v)_j = s·round(v_j/s),  s = max |v| of the block / (2^(bits−1) − 1)
+    ``C(v)`` equals ``decode(encode(v))``, and C is idempotent. With ``bits`` = b a kept number is rounded:
+
+        C(v)_j = s·round(v_j/s),  s = max |v| / (2^(b−1) − 1)
 
     Rounding is deterministic. Error feedback makes unbiased rounding unnecessary.
-
-    Attributes:
-        bits: Bits per number, from 2 to 8. Default: 4.
-        block: Number of consecutive entries that share a scale of 2 bytes, from 1 to 2**15. Default: 256.
-    """
-
-    bits: int = 4
-    block: int = 256
-
-    def __post_init__(self) -> None:
-        _check_bits(self.bits)
-        if checks.check_integer("block", self.block, minimum=1) > MAX_BLOCK:
-            raise ValueError(f"block must be an integer from 1 to {MAX_BLOCK:,}, but is {self.block!r}")
-
-    def __call__(self, vector: Any) -> Any:
-        """Return the vector with every entry rounded to a multiple of its block's scale."""
-        rounded, scale = self._round(vector)
-        return (rounded * scale[:, None]).reshape(-1)[: vector.shape[0]].astype(vector.dtype)
-
-    def size(self, numbers: int, itemsize: int) -> int:
-        """Return the number of bytes: 2 for each block, and ``bits`` bits for each entry."""
-        return SCALE_BYTES * self._blocks(numbers) + _packed_size(numbers, self.bits)
-
-    def encode(self, vector: np.ndarray) -> bytes:
-        """Return the scales of all blocks, followed by the packed integer multiples."""
-        rounded, scale = self._round(vector)
-        return _encode_multiples(scale, rounded.reshape(-1)[: vector.shape[0]], self.bits)
-
-    def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return the integer multiples times the scales of their blocks."""
-        _check_length(code, self.size(numbers, dtype.itemsize))
-        scale, multiples = _decode_multiples(code, self._blocks(numbers), numbers, self.bits, dtype)
-        return multiples * np.repeat(scale, self.block)[:numbers]
-
-    def _blocks(self, numbers: int) -> int:
-        return -(-numbers // self.block)
-
-    def _round(self, vector: Any) -> tuple[Any, Any]:
-        """Return the integer multiples of shape (blocks, block), padded with 0, and the scale of each block."""
-        xp, numbers = array_namespace(vector), vector.shape[0]
-        blocks = self._blocks(numbers)
-        padding = xp.zeros(blocks * self.block - numbers, dtype=vector.dtype)
-        full = xp.concatenate([vector, padding]).reshape(blocks, self.block)
-        scale = _scale_of(full, self.bits)
-        return _multiples(full, scale[:, None], self.bits), scale
-
-
-@dataclass(frozen=True)
-class TopK(Compressor):
-    """Sparsification: keep the k entries of largest magnitude (the first ones among ties), and set the rest to 0.
 
     The positions are encoded as packed indices, or as one bit per entry of the vector if that is shorter.
 
     Attributes:
         share: Fraction of the entries to keep, above 0 and below 1; k is rounded up.
-        bits: Bits of each kept number, from 2 to 8, rounded to a multiple of one scale as by ``Quantised``. Default:
-            None, no rounding.
+        bits: Bits of each kept number, from 2 to 8. Default: None, no rounding.
     """
 
     share: float
@@ -124,11 +39,11 @@ class TopK(Compressor):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "share", checks.check_probability("share", self.share))
-        if self.bits is not None:
-            _check_bits(self.bits)
+        if self.bits is not None and checks.check_integer("bits", self.bits, minimum=2) > MAX_BITS:
+            raise ValueError(f"bits must be an integer from 2 to {MAX_BITS}, but is {self.bits!r}")
 
     def __call__(self, vector: Any) -> Any:
-        """Return the vector with all but its k largest entries set to 0."""
+        """Return ``decode(encode(vector))`` for a one-dimensional JAX or NumPy array, which may be traced."""
         xp, chosen = array_namespace(vector), self._choose(vector)
         kept = xp.where(chosen, vector, xp.zeros_like(vector))
         if self.bits is None:
@@ -137,13 +52,22 @@ class TopK(Compressor):
         return (_multiples(kept, scale, self.bits) * scale).astype(vector.dtype)
 
     def size(self, numbers: int, itemsize: int) -> int:
-        """Return the number of bytes of the k positions and values."""
+        """Return the number of bytes of a compressed vector.
+
+        Args:
+            numbers: Number of entries of the vector.
+            itemsize: Bytes of each entry before compression.
+        """
         count = self._count(numbers)
         values = count * itemsize if self.bits is None else SCALE_BYTES + _packed_size(count, self.bits)
         return _packed_size(*self._layout(numbers)) + values
 
     def encode(self, vector: np.ndarray) -> bytes:
-        """Return the packed positions of the k entries, followed by their values."""
+        """Return the packed positions of the k entries, followed by their values: ``size`` bytes.
+
+        Args:
+            vector: One-dimensional array of finite numbers.
+        """
         chosen, (entries, width) = self._choose(vector), self._layout(len(vector))
         positions = _pack(chosen if entries == len(vector) else np.flatnonzero(chosen), width)
         values = vector[chosen]
@@ -153,16 +77,22 @@ class TopK(Compressor):
         return positions + _encode_multiples(scale, _multiples(values, scale, self.bits), self.bits)
 
     def decode(self, code: bytes, numbers: int, dtype: np.dtype) -> np.ndarray:
-        """Return a vector with the values at their positions and 0 elsewhere."""
-        _check_length(code, self.size(numbers, dtype.itemsize))
+        """Return the vector that ``encode`` compressed; raise ValueError if the bytes are not valid.
+
+        Args:
+            code: Result of ``encode``.
+            numbers: Number of entries of the vector.
+            dtype: Dtype of the vector.
+        """
+        if len(code) != (expected := self.size(numbers, dtype.itemsize)):
+            raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
         end = _packed_size(*self._layout(numbers))
         positions, rest = self._decode_positions(code[:end], numbers), code[end:]
         vector = np.zeros(numbers, dtype)
         if self.bits is None:
             vector[positions] = np.frombuffer(rest, dtype.newbyteorder("<"))
         else:
-            scale, multiples = _decode_multiples(rest, 1, self._count(numbers), self.bits, dtype)
-            vector[positions] = multiples * scale
+            vector[positions] = _decode_multiples(rest, self._count(numbers), self.bits, dtype)
         return vector
 
     def _count(self, numbers: int) -> int:
@@ -204,16 +134,6 @@ def join_byte_counts(parts: np.ndarray) -> np.ndarray:
     return (parts[:, 0].astype(np.int64) << HALF) + parts[:, 1]
 
 
-def _check_bits(bits: Any) -> None:
-    if checks.check_integer("bits", bits, minimum=2) > MAX_BITS:
-        raise ValueError(f"bits must be an integer from 2 to {MAX_BITS}, but is {bits!r}")
-
-
-def _check_length(code: bytes, expected: int) -> None:
-    if len(code) != expected:
-        raise ValueError(f"expected {expected:,} bytes, but there are {len(code):,}")
-
-
 def _packed_size(count: int, bits: int) -> int:
     return -(-count * bits // 8)
 
@@ -238,9 +158,9 @@ def _largest_multiple(bits: int) -> int:
 
 
 def _scale_of(vector: Any, bits: int) -> Any:
-    """Return the scale of each vector along the last axis: its largest magnitude over the largest multiple."""
+    """Return the scale of a vector: its largest magnitude over the largest multiple."""
     xp = array_namespace(vector)
-    share, power = xp.frexp(xp.abs(vector).max(axis=-1) / _largest_multiple(bits))
+    share, power = xp.frexp(xp.abs(vector).max() / _largest_multiple(bits))
     scale = xp.ldexp(xp.round(share * 256) / 256, power)
     return xp.where(scale < SMALLEST, xp.zeros_like(scale), xp.clip(scale, None, LARGEST))
 
@@ -253,19 +173,19 @@ def _multiples(vector: Any, scale: Any, bits: int) -> Any:
 
 
 def _encode_multiples(scale: np.ndarray, multiples: np.ndarray, bits: int) -> bytes:
-    scales = (np.atleast_1d(scale).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
-    return scales + _pack(multiples.astype(np.int64) + _largest_multiple(bits), bits)
+    upper_half = (np.atleast_1d(scale).astype("<f4").view("<u4") >> 16).astype("<u2")
+    return upper_half.tobytes() + _pack(multiples.astype(np.int64) + _largest_multiple(bits), bits)
 
 
-def _decode_multiples(code: bytes, blocks: int, count: int, bits: int, dtype: np.dtype) -> tuple[Any, Any]:
-    """Return the scales of the blocks and the integer multiples, as ``dtype``; ValueError if they are not valid."""
-    scales = (np.frombuffer(code[: SCALE_BYTES * blocks], "<u2").astype("<u4") << 16).view("<f4")
-    if not (np.isfinite(scales).all() and (scales >= 0).all()):
-        raise ValueError("scales must be finite and not negative")
-    codes, largest = _unpack(code[SCALE_BYTES * blocks :], count, bits), _largest_multiple(bits)
+def _decode_multiples(code: bytes, count: int, bits: int, dtype: np.dtype) -> np.ndarray:
+    """Return the integer multiples times their scale; ValueError if they are not valid."""
+    scale = (np.frombuffer(code[:SCALE_BYTES], "<u2").astype("<u4") << 16).view("<f4")
+    if not 0 <= scale[0] < np.inf:
+        raise ValueError("the scale must be finite and not negative")
+    codes, largest = _unpack(code[SCALE_BYTES:], count, bits), _largest_multiple(bits)
     if (codes > 2 * largest).any():
         raise ValueError(f"multiples must be from {-largest} to {largest}")
-    return scales.astype(dtype), (codes - largest).astype(dtype)
+    return np.asarray((codes - largest).astype(dtype) * scale.astype(dtype))
 
 
 def _kth_largest(sizes: Any, k: int) -> Any:

@@ -75,7 +75,6 @@ class Oracle(ABC):
         report_batch_size: Number of rows that a client draws for a report; None if it uses all rows or has none.
         total_rows: Number of rows of all clients; None if unknown.
         is_compiled: Whether rounds are compiled with JAX.
-        processes: Number of JAX processes that hold the clients' devices.
         can_repeat_updates: Whether ``report`` and ``direction`` accept another iterate with the same draws, and local
             losses with ``linear`` and ``pull``.
         can_repeat_reports: Whether ``report`` accepts another iterate with the same draws.
@@ -91,7 +90,6 @@ class Oracle(ABC):
     has_surrogate: bool = False
     report_batch_size: int | None = None
     total_rows: int | None = None
-    processes: int = 1
     noise_setting: ClassVar[str] = "value_batch_size"
     is_compiled: ClassVar[bool] = True
     can_repeat_updates: ClassVar[bool] = False

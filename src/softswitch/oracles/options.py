@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from softswitch.methods.memory import Memory
-from softswitch.problem.choices import ANSWERS, ENGINES
+from softswitch.problem.choices import ANSWERS
 from softswitch.support import checks
 
 if TYPE_CHECKING:
@@ -88,11 +88,9 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
-    """Options for the engine and the devices on which clients compute.
+    """Options for where and how clients compute.
 
     Attributes:
-        engine: "compiled" compiles many rounds into one program. "grid" exchanges Flower messages with every client in
-            this process: slower, to test a deployment locally. Default: "compiled".
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
         client_batch_size: Number of clients that are computed in parallel. Default: as many as fit in 256 MiB, or in
@@ -104,7 +102,6 @@ class Compute:
         dtype: "bfloat16" computes a PyTorch module by autocast; its parameters keep their dtype. Default: None.
     """
 
-    engine: str = "compiled"
     devices: str | int | Sequence[Any] | None = None
     client_batch_size: int | None = None
     group_by_size: bool = False
@@ -112,7 +109,6 @@ class Compute:
     dtype: str | None = None
 
     def __post_init__(self) -> None:
-        checks.check_choice("engine", self.engine, ENGINES)
         checks.check_given(self, checks.check_choice, "dtype", choices=("bfloat16",))
         checks.check_given(self, checks.check_integer, "client_batch_size", minimum=1)
 

@@ -28,7 +28,7 @@ from softswitch.oracles.gradient import GradientOracle, RowDraws, make_gradient_
 from softswitch.oracles.options import Sampling
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
-from softswitch.support import checks, processes
+from softswitch.support import checks
 from softswitch.support.arrays import is_random_key
 
 AXIS = "clients"  # name of the mesh axis over which clients are sharded
@@ -133,7 +133,6 @@ class ShardedOracle(GradientOracle):
     members: Int[Array, " places"] = field(kw_only=True)  # clients of each device, padded with n
     dummy: tuple[Array, Array] = field(kw_only=True)  # offsets and counts of each device's dummy client
     mesh: Mesh = field(kw_only=True, metadata=STATIC)  # one-dimensional mesh of the devices
-    processes = property(lambda self: len({device.process_index for device in self.mesh.devices.flat}))
 
     def draw(self, key: Array) -> RowDraws:
         """Return the participants of a round. Each device draws the rows of its participants when it needs them."""
@@ -257,7 +256,11 @@ def group_by_device(clients: np.ndarray, owner: np.ndarray, devices: int) -> np.
 
 def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
     """Return the JAX devices for "all", a number or a sequence; raise if ``clients`` clients cannot use them."""
-    available, count = jax.devices(), jax.process_count()
+    if (count := jax.process_count()) > 1:
+        raise ValueError(
+            f"devices must be None with several JAX processes, but there are {count}; use Flower for hosts"
+        )
+    available = jax.devices()
     if isinstance(devices, str):
         checks.check_choice("devices", devices, ("all",))
         chosen = tuple(available)
@@ -275,8 +278,6 @@ def check_devices(devices: Any, clients: int) -> tuple[Any, ...]:
         raise ValueError(f"devices must be of one kind, but is {devices!r}")
     if len(chosen) > clients:
         raise ValueError(f"devices must be at most as many as clients ({clients}), but there are {len(chosen)}")
-    if count > 1 and len({device.process_index for device in chosen}) < count:
-        raise ValueError(f"devices must include some of each of {count} processes, but is {devices!r}")
     return chosen
 
 
@@ -286,8 +287,6 @@ def shard_oracle(
     """Return the clients sharded over devices; a device computes ``client_batch_size`` together (None: automatic)."""
     chosen = check_devices(devices, len(clients))
     mesh = Mesh(np.array(chosen), (AXIS,))
-    held_out_sizes = [] if oracle.held_out is None else [np.asarray(oracle.held_out[1].counts)]
-    processes.check_equal("clients", clients.stratum_sizes, *held_out_sizes)
     placement = place_clients(clients.stratum_sizes, len(chosen))
     (plan, rows), dummy = _put_data(clients, oracle.evaluation_plan, placement, mesh)
     return ShardedOracle(
@@ -306,8 +305,6 @@ class ShardedDerivatives(RowDerivatives):
     """Derivative oracle of clients that are sharded over devices; each device computes those of its own clients."""
 
     def __init__(self, problem: Problem, clients: ClientData, devices: Any, *, pooled: bool, held_out: Any) -> None:
-        if (count := jax.process_count()) > 1:
-            raise ValueError(f"SQP must run in one process, but there are {count}; use SoftmaxSGM")
         oracle = make_gradient_oracle(problem, clients, Sampling(), held_out=held_out)
         self._oracle = shard_oracle(oracle, clients, devices, None)
         super().__init__(problem, clients, pooled=pooled)
@@ -369,13 +366,14 @@ def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh
     def put_column(stored: jax.Array) -> jax.Array:
         host = np.asarray(stored)  # no copy if it is on the host
 
-        def one_device(index: tuple[slice, ...]) -> np.ndarray:
+        def one_device(index: Any) -> np.ndarray:
             rows = device_rows((index[0].start or 0) // capacity)
             part = np.zeros((capacity, *host.shape[1:]), host.dtype)
             part[: len(rows)] = host[rows]
             return part
 
-        return _put_parts(one_device, (devices * capacity, *host.shape[1:]), mesh, SHARDED)
+        shape, sharding = (devices * capacity, *host.shape[1:]), NamedSharding(mesh, SHARDED)
+        return jax.make_array_from_callback(shape, sharding, one_device)
 
     rows = Rows(
         {name: put_column(stored) for name, stored in data.rows.columns.items()},
@@ -390,9 +388,4 @@ def _put_data(data: ClientData, plan: EvaluationPlan, placement: Placement, mesh
 
 
 def _put(array: np.ndarray, mesh: Mesh, spec: PartitionSpec) -> jax.Array:
-    return _put_parts(lambda index: array[index], array.shape, mesh, spec)
-
-
-def _put_parts(part: Callable[[Any], np.ndarray], shape: tuple[int, ...], mesh: Mesh, spec: PartitionSpec) -> jax.Array:
-    """Return a global array from ``part(index)``; each process computes only the parts of its own devices."""
-    return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), part)
+    return jax.device_put(array, NamedSharding(mesh, spec))

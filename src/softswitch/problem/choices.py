@@ -9,8 +9,6 @@ ALPHA_SCALES = ("raw", "spread", "change")
 """Values of ``SoftmaxSGM.alpha_scale``, the unit of the softmax sharpness α."""
 LOSSES = ("squared", "absolute", "quantile")
 """Values of ``loss``, the regression loss of a table's model."""
-ENGINES = ("compiled", "grid")
-"""Values of ``Compute.engine``: clients simulated in one compiled program, or called through a Flower grid."""
 
 BINARY, MULTICLASS, NUMBER = ("binary", "multiclass", "number")
 """Types of a table's label: two classes, more classes, or a number (regression)."""

@@ -11,13 +11,13 @@ import numpy as np
 import optax
 import pandas as pd
 
-from softswitch import methods as methods
 from softswitch.data.client_data import ClientData
 from softswitch.data.splits import DataSplit, split_masks
 from softswitch.engine.auto_tuning import default_alpha
 from softswitch.methods.automatic import Automatic
 from softswitch.methods.base import Method
 from softswitch.methods.memory import Memory
+from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
 from softswitch.tables.constraints import KINDS, build_problem
@@ -159,21 +159,13 @@ def _feature_names(table: pd.DataFrame, data: DataSection) -> list[str]:
 def build_method(config: Config) -> Method:
     """Return the method of the settings, with None for settings that are "auto"."""
     section = config.method
-    names = ("step_size", "criterion", "slack", "threshold", "local_step_size")
-    common: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
-    common |= {"tolerance": config.task.bound, "optimizer": OPTIMIZERS[section.optimizer]}
-    common["robust"] = section.robust or None
-    if section.name in (AUTO, "softmax"):
-        given: dict[str, Any] = {"alpha": replace_auto(section.alpha), **common}
-        settings = {name: value for name, value in given.items() if value is not None and name != "tolerance"}
-        if section.name == AUTO and "step_size" not in settings:
-            return Automatic(config.task.bound, **settings).template
-        return methods.SoftmaxSGM(**given)
-    if section.name == "penalty":
-        return methods.Penalty(penalty=section.penalty, **common)
-    if section.name == "primal-dual":
-        return methods.PrimalDual(multiplier=section.multiplier, dual_step_size=section.dual_step_size, **common)
-    return {"average": methods.AverageSGM, "hard": methods.HardSGM}[section.name](**common)
+    names = ("alpha", "step_size", "criterion", "slack", "threshold", "local_step_size")
+    given: dict[str, Any] = {name: replace_auto(getattr(section, name)) for name in names}
+    given |= {"optimizer": OPTIMIZERS[section.optimizer], "robust": section.robust or None}
+    if section.name == AUTO and given["step_size"] is None:
+        settings = {name: value for name, value in given.items() if value is not None}
+        return Automatic(config.task.bound, **settings).template
+    return SoftmaxSGM(tolerance=config.task.bound, **given)
 
 
 def uses_score(config: Config) -> bool:
@@ -200,6 +192,6 @@ def uses_score(config: Config) -> bool:
 
 def fill_alpha(method: Method, clients: int) -> Method:
     """Return a ``SoftmaxSGM`` that has a step size but no alpha with the published alpha; any other unchanged."""
-    if not isinstance(method, methods.SoftmaxSGM) or method.step_size is None or method.alpha is not None:
+    if not isinstance(method, SoftmaxSGM) or method.step_size is None or method.alpha is not None:
         return method
     return replace(method, alpha=default_alpha(clients, method.tolerance))

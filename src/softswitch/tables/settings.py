@@ -13,7 +13,6 @@ from softswitch.problem.choices import ANSWERS, CRITERIA, LOSSES, SCORES, THRESH
 from softswitch.support.checks import closest_match
 from softswitch.tables.constraints import KINDS
 
-METHODS = ("softmax", "average", "hard", "penalty", "primal-dual")
 OPTIMIZERS = ("sgd", "adam")
 MEMORIES = ("on", "off", "corrected")
 AIMS = ("certified", "bare")
@@ -87,10 +86,8 @@ class ModelSection:
 class MethodSection:
     """The method. Values set to "auto" are chosen during training, or as published if step_size is set."""
 
-    name: Annotated[str, OneOf((AUTO, *METHODS))] = setting(
-        "The method; auto: SQP, or softmax if that is needed.", AUTO
-    )
-    alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients, for 'softmax'.", AUTO)
+    name: Annotated[str, OneOf((AUTO, "softmax"))] = setting("auto: SQP, or softmax if that is needed.", AUTO)
+    alpha: float | Literal["auto"] = setting("Sharpness of the softmax weights of the clients.", AUTO)
     step_size: float | Literal["auto"] = setting("Step size of the server.", AUTO)
     optimizer: Annotated[str, OneOf((AUTO, *OPTIMIZERS))] = setting("Optimiser of the server.", AUTO)
     criterion: Annotated[str, OneOf((AUTO, *CRITERIA))] = setting("Criterion of the switch.", AUTO)
@@ -99,9 +96,6 @@ class MethodSection:
     local_step_size: float | Literal["auto"] = setting("Step size of the clients for several local steps.", AUTO)
     memory: Annotated[str, OneOf((AUTO, *MEMORIES))] = setting("Client memory; corrected: for small batches.", AUTO)
     robust: int = setting("Number of Byzantine clients to tolerate; as many of the worst clients are trimmed.", 0)
-    penalty: float = setting("Weight of violations, for 'penalty'.", 10.0)
-    multiplier: float = setting("Initial multiplier, for 'primal-dual'.", 1.0)
-    dual_step_size: float = setting("Step size of the multipliers, for 'primal-dual'.", 0.01)
 
 
 @dataclass(frozen=True)

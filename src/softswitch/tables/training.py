@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from softswitch.certification.certify import certify
 from softswitch.certification.client_optimum import with_regret
-from softswitch.data.client_data import ClientData
 from softswitch.engine.baselines import add_baselines
 from softswitch.engine.certified import Certified, solve_certified
 from softswitch.engine.private import solve_privately
@@ -270,7 +269,8 @@ def with_score(table: PreparedTable, scored: ScoredModel) -> PreparedTable:
 
 def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Method, **logging: Any) -> Certified:
     """Train in rounds with the constraint and, if requested, certify on the held-out rows."""
-    problem, train, split, held_out = table.problem, table.train, table.split, _monitored(table)
+    problem, train, split = table.problem, table.train, table.split
+    held_out = table.held_out if split is None else table.validation  # rows to monitor in training
     if config.task.regret:
         task = with_regret(problem, train if split is None else split)
         problem, held_out = task.problem, None if held_out is None else task.transform(held_out)
@@ -285,8 +285,8 @@ def _solve(checkpoints: Path, config: Config, table: PreparedTable, method: Meth
     result = trained.result
     if result.status.code is StatusCode.DIVERGED:
         return trained
-    constants, held_out = partial(table.label.constant, table.problem.start), _monitored(table)
-    result = add_baselines(result, table.problem, table.train, constants=constants, held_out=held_out)
+    constants = partial(table.label.constant, table.problem.start)
+    result = add_baselines(result, table.problem, table.train, constants=constants)
     certificate = trained.certificate
     if split is None and table.held_out is not None:
         certificate = certify(result, table.problem, table.held_out, config.run.confidence)
@@ -320,11 +320,6 @@ def describe_task(config: Config, label: Label) -> dict[str, Any]:
     sentence = kind.describe_bound(task.bound, positive=positive, **names)
     constraints = [] if kind.constraint_names is None else kind.constraint_names(label, task.protected)
     return {"requirement": sentence, "constraints": constraints, "description": asdict(description)}
-
-
-def _monitored(table: PreparedTable) -> ClientData | None:
-    """Return the rows to monitor in training: validation rows if certification is requested, else held-out rows."""
-    return table.held_out if table.split is None else table.validation
 
 
 def count_earlier_certificates(folder: Path, config: Config, about: dict[str, Any]) -> int:

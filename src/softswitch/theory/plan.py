@@ -121,7 +121,7 @@ def plan(
     and, for every κ >= ``switch_share``, G(w̄).
 
     Args:
-        constants: Constants of the problem; ``estimate_constants`` measures them.
+        constants: Constants of the problem.
         clients: Number of clients n.
         epsilon: Target accuracy ε > 0, in units of f and g. The plan is the K and B_ζ with the fewest rows whose bound
             is at most ε.

@@ -13,11 +13,11 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.problem.parameters import Batch, Params
 from softswitch.problem.problem import Problem
 from softswitch.results.result import Result
-from softswitch.theory.theorems import limit_cycle
 from softswitch_experiments.options import group_options
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
 from softswitch_experiments.plotting import BLUE, GREY, VERMILLION, make_narrow_panels
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.theory.statements import limit_cycle
 
 REGIMES = {"smooth": 0.7, "damped": 1.8, "limit cycle": 3.5}
 """αη of each regime."""

@@ -23,7 +23,6 @@ from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.problem.domains import Ball
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
-from softswitch.theory.pilot import estimate_constants
 from softswitch.theory.theorems import Constants, Setting, bound, sampling_error
 from softswitch_experiments.options import group_options
 from softswitch_experiments.paper.experiment import Claim, Experiment, Outcome, Row, Scale
@@ -41,6 +40,7 @@ from softswitch_experiments.plotting import (
 )
 from softswitch_experiments.tasks.neyman_pearson import class_loss, objective
 from softswitch_experiments.tasks.paper_settings import RUN, SOFTMAX_SWITCH, steps
+from softswitch_experiments.theory.pilot import estimate_constants
 
 LEVEL, RADIUS, FEATURES = 0.1, 5.0, 31
 ROUNDS = (100, 316, 1000, 3162, 10_000)

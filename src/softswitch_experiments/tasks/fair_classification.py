@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import split_by_column, split_iid
 from softswitch.problem.fairness import SIDE, demographic_parity, gap_sides, signed_gaps
 from softswitch.problem.networks import Network, init_network, logistic_objective, predict_probability, scores
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.support import checks
 from softswitch_experiments.tasks import adult as census
+from softswitch_experiments.tasks.partitions import split_by_column, split_iid
 
 __all__ = ["Adult", "accuracy_and_gap", "adult", "init_network", "logistic_objective", "predict_probability", "scores"]
 

@@ -13,11 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from softswitch.data.client_data import ClientData
-from softswitch.data.splits import split_dirichlet, split_iid
 from softswitch.problem.domains import Domain
 from softswitch.problem.losses import logistic_loss, mean_over
 from softswitch.problem.parameters import Batch
 from softswitch.problem.problem import Problem
+from softswitch_experiments.tasks.partitions import split_dirichlet, split_iid
 
 
 def class_loss(params: Float[Array, " d"], batch: Batch, label: int) -> Float[Array, ""]:

@@ -10,8 +10,8 @@ from scipy import integrate
 import softswitch as ss
 from benchmarks import flat
 from benchmarks.promise import NOISE, constraint, linear_clients, objective, worst_heterogeneity
-from softswitch.theory.pilot import estimate_constants, subgaussian_norm
 from softswitch.theory.plan import plan
+from softswitch_experiments.theory.pilot import estimate_constants, subgaussian_norm
 
 
 def test_subgaussian_norm_of_known_distributions():
