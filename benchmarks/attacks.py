@@ -50,6 +50,7 @@ SAID = {
     "little-is-enough": "claims to be the worst, 1.5 deviations off the honest mean",
     "inner-product": "claims to be the worst, points back from the honest mean",
     "adaptive-inner-product": "the same, as long as a usual direction",
+    "adaptive": "the same, of the length and direction that mislead this rule most",
 }
 
 
