@@ -110,7 +110,7 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
     settings = dict(task.method)
     if attack == "hide-constraint" and "alpha" in settings:
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
-    method = ss.SoftmaxSGM(**settings, robust=robust)
+    method = (ss.SoftmaxSGM if "alpha" in settings else ss.Automatic)(**settings, robust=robust)
     memory: Any = ss.Memory() if task.participation < 1 else "auto"
     options: dict[str, Any] = {"rounds": task.rounds, "seed": seed, "progress": False, "memory": memory}
     names = [clients.names[i] for i in liars]

@@ -31,13 +31,14 @@ class Consistency(NamedTuple):
     contradictions: Int[Array, " n"]  # number of these after which it reported a decrease
     reported_total: Float[Array, " n"]  # sum of the absolute reported changes
     predicted_total: Float[Array, " n"]  # sum of the absolute predicted changes
+    infeasible_rounds: Int[Array, ""]  # number of consecutive infeasible rounds up to the last one
 
     @classmethod
     def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:
         """Return the statistics before the first round: all counts 0, no predictions."""
         none, zero, scalar = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype), jnp.zeros((), dtype)
         loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
-        return cls(none - 1, loss, zero, zero, none, none, none, zero, zero)
+        return cls(none - 1, loss, zero, zero, none, none, none, zero, zero, jnp.int32(0))
 
     def widen(self, clients: int) -> Consistency:
         """Return the statistics extended to ``clients`` clients; the additional ones are empty."""
@@ -46,7 +47,7 @@ class Consistency(NamedTuple):
 
     def without_predictions(self) -> Consistency:
         """Return the statistics without predictions, for parameters that changed outside of a round."""
-        return self._replace(round=jnp.full_like(self.round, -1))
+        return self._replace(round=jnp.full_like(self.round, -1), infeasible_rounds=jnp.int32(0))
 
     def compare(self, played: Round, directions: Params, returned: Bool[Array, " m"], step: Params) -> Consistency:
         """Return the statistics after round k: compare its reports with the predictions, and predict the next.
@@ -82,4 +83,5 @@ class Consistency(NamedTuple):
             contradictions=add(self.contradictions, predicted_increases & (change < 0)),
             reported_total=add(self.reported_total, jnp.abs(change)),
             predicted_total=add(self.predicted_total, jnp.abs(before.predicted_change)),
+            infeasible_rounds=jnp.where(played.decision.feasible, 0, self.infeasible_rounds + 1),
         )
