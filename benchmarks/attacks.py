@@ -36,6 +36,8 @@ NAMING = (
     "client-dropout",
 )
 """The findings that name clients."""
+_LISTED = r"(?<![\w.]){}(?= \(| in \d|$)"
+"""Pattern of a client's name in the evidence, which lists "name (value)" or "name in so many rounds"."""
 FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
 SAID = {
     None: "nobody lies",
@@ -125,8 +127,8 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
             federation = with_attack(federation, names, attack)
         result = flat.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
-    told = " ".join(finding.evidence for finding in result.diagnostics if finding.code in NAMING)
-    named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
+    evidence = [finding.evidence for finding in result.diagnostics if finding.code in NAMING]
+    named = all(any(re.search(_LISTED.format(re.escape(repr(name))), text) for text in evidence) for name in names)
     levels = np.sort(constraint[honest].max(axis=1))
     return Found(objective[honest].max(), levels[-1], levels[-1 - task.liars], named)
 
