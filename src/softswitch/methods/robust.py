@@ -2,7 +2,7 @@
 
     f̃, g̃ = each report clipped to the range between the (b+1)-th smallest and the (b+1)-th largest
     r_i <= 1/(2b+1), so that b clients never have half of the weight;
-    r_i <= 1/min(4b+1, m/2) after 20 consecutive infeasible rounds, which b clients may have caused
+    r_i <= 1/max(2b+1, min(4b+1, m/2)) after 20 consecutive infeasible rounds, which b clients may have caused
     c = the weighted geometric median of the directions;  u = c + Σ r_i clip(u_i − c, median distance)
 
 The b worst-off honest clients lose the protection of the maximum: they cannot be distinguished from Byzantine ones.
