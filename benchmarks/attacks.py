@@ -155,7 +155,7 @@ class _ClaimsAndRaises(fl.JaxClient):
 
 
 def _over_grid(
-    problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, byzantine: list[Any], task: Task, seed: int
+    problem: ss.Problem, clients: ss.ClientData, method: Any, byzantine: list[Any], task: Task, seed: int
 ) -> ss.Result:
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
 

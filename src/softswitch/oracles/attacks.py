@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -103,7 +104,7 @@ def _oppose_combination(context: AttackContext, directions: Params) -> Params:
 
     def progress(forged: Params) -> Array:
         step = combine(jax.tree.map(context.replace_byzantine, directions, forged), context.weights)
-        return sum(jnp.vdot(part, goal) for part, goal in zip(*map(jax.tree.leaves, (step, mean)), strict=True))
+        return jnp.asarray(optax.tree.vdot(step, mean))
 
     worst = jnp.argmin(lax.map(progress, tried))
     return jax.tree.map(lambda leaf, part: jnp.broadcast_to(part[worst], leaf.shape), directions, tried)
