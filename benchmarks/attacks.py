@@ -1,7 +1,7 @@
 """Effect of Byzantine clients on the honest ones, with and without ``robust``.
 
     python -m benchmarks.attacks                                  # all tasks and attacks, 5 seeds
-    python -m benchmarks.attacks --task two few uneven            # the tables of the documentation
+    python -m benchmarks.attacks --task two uneven                # the tables of the documentation
     python -m benchmarks.attacks --task two --attack adaptive --seeds 2
 
 The tables contain the worst objective and the worst constraint of the honest clients on all their rows: the mean of the
