@@ -1,11 +1,12 @@
-"""What liars among the clients do to the honest ones, with everyone trusted and with a robust rule.
+"""Effect of Byzantine clients on the honest ones, with and without ``robust``.
 
-    python -m benchmarks.attacks                    # the table of the documentation, 5 seeds
-    python -m benchmarks.attacks --task few --seeds 2
+    python -m benchmarks.attacks                                  # all tasks and attacks, 5 seeds
+    python -m benchmarks.attacks --task two uneven                # the tables of the documentation
+    python -m benchmarks.attacks --task two --attack adaptive --seeds 2
 
-For every attack: the worst objective and the worst constraint of the honest clients, on all their rows, as the mean of
-the seeds and the worst of them; with a robust rule also the worst constraint once as many honest clients as there are
-liars are set aside; and in how many runs the liars are named in the diagnosis.
+The tables contain the worst objective and the worst constraint of the honest clients on all their rows: the mean of the
+seeds, and the worst seed in brackets. With ``robust`` they also contain the worst constraint without the b worst honest
+clients, and in how many runs the diagnostics name all Byzantine clients.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import softswitch as ss
 import softswitch.flower as fl
 from benchmarks import flat
 from softswitch.methods.messages import LocalLoss
-from softswitch.testing import ATTACKS, with_attack
+from softswitch.testing import with_attack
 from softswitch_experiments.tasks.fair_classification import adult
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 
@@ -35,32 +36,36 @@ NAMING = (
     "update-scale-mismatch",
     "client-dropout",
 )
-"""The findings that name clients."""
+"""Codes of the diagnostics that name clients."""
+_LISTED = r"(?<![\w.]){}(?= \(| in \d|$)"
+"""Pattern of a client's name in the evidence, which lists "name (value)" or "name in so many rounds"."""
 FLIPPED, RAISES = "flipped-labels", "claims-and-raises"
-SAID = {
-    None: "nobody lies",
-    "inflate-objective": "reports f + 1, points back in objective rounds",
-    FLIPPED: "labels flipped, honest otherwise",
-    "block-constraint": "g = 1e6",
-    "sign-flip": "honest numbers, points back",
-    "scale": "direction × 1e6",
-    RAISES: "f = 1e6, then raises in its update (over Flower's grid)",
-    "hide-constraint": "g = −1e6, α by the spread",
-    "free-rider": "claims to be the worst, points nowhere",
-    "little-is-enough": "claims to be the worst, 1.5 deviations off the honest mean",
-    "inner-product": "claims to be the worst, points back from the honest mean",
-    "adaptive-inner-product": "the same, as long as a usual direction",
-}
+ROWS = (
+    None,
+    "inflate-objective",
+    FLIPPED,
+    "block-constraint",
+    "sign-flip",
+    "scale",
+    RAISES,
+    "hide-constraint",
+    "free-rider",
+    "little-is-enough",
+    "inner-product",
+    "adaptive-inner-product",
+    "adaptive",
+)
+"""Attacks in the order of the tables. ``ATTACKS`` contains all but two: flipped labels, and a failure to update."""
 
 
 class Task(NamedTuple):
-    """What the honest want: clients, a rule, and how long it runs."""
+    """Clients, the settings of a method, and the number of rounds and of Byzantine clients."""
 
-    words: str
+    title: str
     data: Callable[[int], tuple[ss.Problem, ss.ClientData]]
     method: dict[str, Any]
     rounds: int
-    liars: int = 1
+    byzantine: int = 1
     participation: float = 1.0
 
 
@@ -83,40 +88,40 @@ TASKS = {
         "breast cancer over 16 clients, all in every round, α = 100, η = 0.5, 400 rounds", _cancer(16), FIXED, 400
     ),
     "few": Task("the same, 5 of 16 in a round, 1,500 rounds", _cancer(16), FIXED, 1500, participation=5 / 16),
-    "uneven": Task("12 clients of very different rows, one liar", _cancer(12, 2.0), FIXED, 400),
-    "two": Task("20 clients, two liars", _cancer(20), FIXED, 400, liars=2),
-    "chosen": Task("16 clients, settings that choose themselves, 800 rounds", _cancer(16), {"tolerance": 0.1}, 800),
-    "adult": Task("Adult by occupation, parity gap, chosen settings, 200 rounds", _adult, {"tolerance": 0.05}, 200),
+    "uneven": Task("12 clients of very different rows, one Byzantine", _cancer(12, 2.0), FIXED, 400),
+    "two": Task("20 clients, two Byzantine", _cancer(20), FIXED, 400, byzantine=2),
+    "chosen": Task("16 clients, automatic settings, 800 rounds", _cancer(16), {"tolerance": 0.1}, 800),
+    "adult": Task("Adult by occupation, parity gap, automatic settings, 200 rounds", _adult, {"tolerance": 0.05}, 200),
 }
-"""The defence was made on the first; the others are to see whether it holds."""
+"""Tasks by name. The rule was developed on ``all`` and ``two``."""
 
 
-class Found(NamedTuple):
-    """What became of the honest."""
+class Outcome(NamedTuple):
+    """Worst values of the honest clients, and whether the diagnostics name all Byzantine clients."""
 
     objective: float
     constraint: float
-    all_but: float
+    trimmed_constraint: float
     named: bool
 
 
-def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
-    """A run."""
+def run(task: Task, attack: str | None, seed: int, robust: int | None) -> Outcome:
+    """Run a task under an attack."""
     problem, clients = task.data(seed)
     n = len(clients)
-    liars = [(3 + 5 * seed + 7 * i) % n for i in range(task.liars)]
-    honest = [i for i in range(n) if i not in liars]
+    byzantine = [(3 + 5 * seed + 7 * i) % n for i in range(task.byzantine)]
+    honest = [i for i in range(n) if i not in byzantine]
     settings = dict(task.method)
     if attack == "hide-constraint" and "alpha" in settings:
         settings |= {"alpha": 5.0, "alpha_scale": "spread"}
-    method = ss.SoftmaxSGM(**settings, robust=robust)
+    method = (ss.SoftmaxSGM if "alpha" in settings else ss.Automatic)(**settings, robust=robust)
     memory: Any = ss.Memory() if task.participation < 1 else "auto"
     options: dict[str, Any] = {"rounds": task.rounds, "seed": seed, "progress": False, "memory": memory}
-    names = [clients.names[i] for i in liars]
+    names = [clients.names[i] for i in byzantine]
     if attack == RAISES:
         result = _over_grid(problem, clients, method, names, task, seed)
     elif attack == FLIPPED:
-        taken = _flipped(clients, liars)
+        taken = _flipped(clients, byzantine)
         result = flat.solve(problem, taken, method, batch_size=None, participation=task.participation, **options)
     else:
         federation = flat.federation_of(problem, clients, participation=task.participation)
@@ -124,23 +129,23 @@ def one(task: Task, attack: str | None, seed: int, robust: int | None) -> Found:
             federation = with_attack(federation, names, attack)
         result = flat.solve_federation(federation, method, **options)
     objective, constraint = (np.asarray(part) for part in ss.evaluate(problem, clients, result.params))
-    told = " ".join(finding.evidence for finding in result.diagnostics if finding.code in NAMING)
-    named = all(re.search(rf"(?<![\w.]){re.escape(repr(name))}(?![\w.])", told) for name in names)
+    evidence = [finding.evidence for finding in result.diagnostics if finding.code in NAMING]
+    named = all(any(re.search(_LISTED.format(re.escape(repr(name))), text) for text in evidence) for name in names)
     levels = np.sort(constraint[honest].max(axis=1))
-    return Found(objective[honest].max(), levels[-1], levels[-1 - task.liars], named)
+    return Outcome(objective[honest].max(), levels[-1], levels[-1 - task.byzantine], named)
 
 
-def _flipped(clients: ss.ClientData, liars: list[int]) -> ss.ClientData:
-    """The same rows, with the liars' labels the other way round."""
+def _flipped(clients: ss.ClientData, byzantine: list[int]) -> ss.ClientData:
+    """Return the same rows, with the labels of the Byzantine clients flipped."""
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
     columns = {key: np.asarray(column) for key, column in clients.rows.columns.items()}
-    columns["y"] = np.where(np.isin(owner, liars), 1 - columns["y"], columns["y"]).astype(columns["y"].dtype)
+    columns["y"] = np.where(np.isin(owner, byzantine), 1 - columns["y"], columns["y"]).astype(columns["y"].dtype)
     names = np.asarray(clients.names)
     return ss.ClientData.from_arrays(columns, names[owner])
 
 
 class _ClaimsAndRaises(fl.JaxClient):
-    """Claims the largest objective of all, and is gone when a direction is asked for."""
+    """A client that reports the largest objective, and fails when it should return a direction."""
 
     def report(self, params: Any, task: Any) -> Any:
         return super().report(params, task)._replace(objective=1e6)
@@ -150,14 +155,14 @@ class _ClaimsAndRaises(fl.JaxClient):
 
 
 def _over_grid(
-    problem: ss.Problem, clients: ss.ClientData, method: ss.SoftmaxSGM, liars: list[Any], task: Task, seed: int
+    problem: ss.Problem, clients: ss.ClientData, method: Any, byzantine: list[Any], task: Task, seed: int
 ) -> ss.Result:
     owner = np.repeat(np.arange(len(clients)), clients.sizes)
 
     def made(context: Context) -> fl.JaxClient:
         i = int(context.node_config["partition-id"])
         rows = {key: np.asarray(column)[owner == i] for key, column in clients.rows.columns.items()}
-        kind = _ClaimsAndRaises if clients.names[i] in liars else fl.JaxClient
+        kind = _ClaimsAndRaises if clients.names[i] in byzantine else fl.JaxClient
         return kind(problem, rows, name=str(clients.names[i]), batch_size=None)
 
     strategy = fl.SwitchingStrategy(method, seed=seed, participation=task.participation, simulation=True)
@@ -169,33 +174,31 @@ def _over_grid(
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=[*TASKS], nargs="*", default=list(TASKS))
-    parser.add_argument("--attack", choices=[str(name) for name in SAID], nargs="*")
+    parser.add_argument("--attack", choices=[str(name) for name in ROWS], nargs="*")
     parser.add_argument("--seeds", type=int, default=5)
     asked = parser.parse_args()
     for logger in ("flwr", "softswitch.flower"):
         logging.getLogger(logger).setLevel(logging.ERROR)
     for name in asked.task:
         task = TASKS[name]
-        print(f"\n{task.words}; {asked.seeds} seeds\n")
-        print("| what the liar does | trusted: F | G | robust: F | G | G, all but b | named |")
+        print(f"\n{task.title}; {asked.seeds} seeds\n")
+        print("| attack | not robust: F | G | robust: F | G | G, all but b | named |")
         print("|---|---|---|---|---|---|---|")
-        for attack, words in SAID.items():
+        for attack in ROWS:
             if asked.attack and str(attack) not in asked.attack:
                 continue
             if attack == RAISES and name != "all":
                 continue
-            if attack not in (None, FLIPPED, RAISES, *ATTACKS):
-                continue
             cells = []
-            for robust in (None, task.liars):
-                found = [one(task, attack, seed, robust) for seed in range(asked.seeds)]
-                shown = np.array([run[: 2 if robust is None else 3] for run in found])
+            for robust in (None, task.byzantine):
+                outcomes = [run(task, attack, seed, robust) for seed in range(asked.seeds)]
+                shown = np.array([outcome[: 2 if robust is None else 3] for outcome in outcomes])
                 cells += [f"{np.mean(values):.2g} ({np.max(values):.2g})" for values in shown.T]
-            cells.append("–" if attack is None else f"{sum(run.named for run in found)} of {len(found)}")
-            print(f"| {words} | {' | '.join(cells)} |", flush=True)
+            cells.append("–" if attack is None else f"{sum(outcome.named for outcome in outcomes)} of {len(outcomes)}")
+            print(f"| {attack or 'none'} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -207,6 +207,17 @@ def test_two_byzantine_clients_with_automatic_restarts():
     assert any(diagnostic.code == "inconsistent-updates" for diagnostic in result.diagnostics)
 
 
+def test_colluding_clients_do_limited_harm():
+    """Two of 20 clients that choose their direction by the combination rule cannot keep the constraint up for long."""
+    data, byzantine = breast_cancer(20, seed=2), [13, 0]
+    federation = flat.federation_of(data.problem, data.train, batch_size=None)
+    hostile = with_attack(federation, [federation.names[i] for i in byzantine], "adaptive")
+    result = flat.solve_federation(hostile, ss.SoftmaxSGM(**COMMON, robust=2), rounds=400)
+    honest = evaluate_others(federation, byzantine, result.params)
+    assert np.sort(honest.constraint[:, 0])[-3] <= 0.12  # 0.27 if weights stay at most 1/5 in infeasible rounds
+    assert honest.objective.max() < 0.6
+
+
 def test_resume_is_exact(tmp_path):
     data = breast_cancer(6, seed=0)
     method = ss.SoftmaxSGM(**COMMON, robust=1)

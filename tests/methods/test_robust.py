@@ -10,15 +10,19 @@ from scipy.optimize import minimize
 
 import softswitch as ss
 from softswitch.methods import Reports, robust
+from softswitch.methods.consistency import Consistency
 
 combine, trim = jax.jit(robust.combine), jax.jit(robust.trim)
 
 
 @jax.jit
-def decide(method, state, reports):
+def decide(method, state, reports, stalled_rounds=0):
     if method.robust is None:
         return method.decide(state, reports)
-    return robust.RobustAggregation(method.robust).wrap(method.decide, None, None)(state, reports)
+    clients, constraints = reports.constraint.shape
+    before = Consistency.empty(clients, constraints, jnp.float32)._replace(stalled_rounds=stalled_rounds)
+    part = robust.RobustAggregation(method.robust)
+    return part.wrap(method.decide, before, jnp.arange(clients))(state, reports)
 
 
 numbers = st.floats(-100, 100, width=32)
@@ -86,6 +90,14 @@ def test_excess_weight_goes_to_next_worst():
     np.testing.assert_allclose(decision.weights, [1 / 3, 1 / 3, 1 / 3, 0, 0], rtol=1e-6)  # 7 is trimmed to 5
     assert not decision.feasible
     np.testing.assert_allclose(decision.criterion, 5)
+
+
+@pytest.mark.parametrize(("stalled_rounds", "clients", "share"), [(19, 12, 3), (20, 12, 4), (20, 8, 4), (20, 7, 3)])
+def test_byzantine_clients_weigh_less_if_stalled(stalled_rounds, clients, share):
+    method = ss.HardSGM(step_size=0.1, tolerance=0.1, robust=1)
+    reports = make_reports([0] * clients, np.arange(clients, 0, -1))
+    decision, _ = decide(method, (), reports, stalled_rounds)
+    np.testing.assert_allclose(decision.weights, (np.arange(clients) < share) / share, atol=1e-6)
 
 
 def test_sharp_softmax_uses_all_weight():

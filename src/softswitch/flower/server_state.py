@@ -133,7 +133,7 @@ class ServerState:
 
         setup = self.setup._replace(memory=None, weight_cap=None)
         state = self._first_state(self.state.params, self.method)
-        parts = {name: part for name, part in state.parts.items() if name == "direction"}
+        parts = {name: part for name, part in state.parts.items() if name in ("consistency", "direction")}
         return program_digest(one_round, setup, state._replace(parts=parts), jnp.int32(0), self.no_reports(1))
 
     def feasible_share(self, first: int) -> float:

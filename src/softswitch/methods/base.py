@@ -63,8 +63,9 @@ class Method(TracedSettings, ABC):
             ``optax.polyak_sgd``, receives Σ r_i f_i in an objective round, and the criterion minus λ in a constraint
             round; give it an ``f_min`` slightly below 0 then.
         robust: b, the number of clients that may be Byzantine: the b largest and smallest reports are trimmed, weights
-            are at most 1/(2b+1), and distant directions are clipped. The b worst-off honest clients lose the
-            protection of the maximum. At least 2b + 1 clients must take part in a round. None: all are trusted.
+            are at most 1/(2b+1), or 1/(3b+1) after 20 infeasible rounds without progress, and distant directions are
+            clipped. The b worst-off honest clients lose the protection of the maximum. At least 2b + 1 clients must
+            take part in a round. None: all are trusted.
         direction: ``Optimistic`` extrapolates the weighted direction before the optimizer. None: no extrapolation.
         at_clients: State that clients keep between rounds: ``ControlVariates``, ``Consensus``, or ``Compression`` of
             messages. None: no state.

@@ -20,7 +20,7 @@ from softswitch.support.arrays import append_clients, take_clients
 
 
 class Consistency(NamedTuple):
-    """Consistency statistics of every client over the run, and the prediction for its next report."""
+    """Consistency statistics of every client over the run, predictions for the next reports, and stalled rounds."""
 
     round: Int[Array, " n"]  # round of its last direction; −1 if none
     loss: LocalLoss  # local loss in that round, one row of constraints per client
@@ -31,13 +31,15 @@ class Consistency(NamedTuple):
     contradictions: Int[Array, " n"]  # number of these after which it reported a decrease
     reported_total: Float[Array, " n"]  # sum of the absolute reported changes
     predicted_total: Float[Array, " n"]  # sum of the absolute predicted changes
+    stalled_rounds: Int[Array, ""]  # number of consecutive infeasible rounds without a new lowest criterion
+    lowest: Float[Array, ""]  # lowest criterion of the infeasible rounds since the last feasible one
 
     @classmethod
     def empty(cls, clients: int, constraints: int, dtype: Any) -> Consistency:
         """Return the statistics before the first round: all counts 0, no predictions."""
         none, zero, scalar = jnp.zeros(clients, jnp.int32), jnp.zeros(clients, dtype), jnp.zeros((), dtype)
         loss = LocalLoss(zero, jnp.zeros((clients, constraints), dtype), scalar, scalar)
-        return cls(none - 1, loss, zero, zero, none, none, none, zero, zero)
+        return cls(none - 1, loss, zero, zero, none, none, none, zero, zero, jnp.int32(0), scalar + jnp.inf)
 
     def widen(self, clients: int) -> Consistency:
         """Return the statistics extended to ``clients`` clients; the additional ones are empty."""
@@ -45,8 +47,9 @@ class Consistency(NamedTuple):
         return append_clients(self, Consistency.empty(clients - known, constraints, self.value.dtype))
 
     def without_predictions(self) -> Consistency:
-        """Return the statistics without predictions, for parameters that changed outside of a round."""
-        return self._replace(round=jnp.full_like(self.round, -1))
+        """Return the statistics without predictions and stall, for parameters that changed outside of a round."""
+        none = jnp.full_like(self.round, -1)
+        return self._replace(round=none, stalled_rounds=jnp.int32(0), lowest=jnp.full_like(self.lowest, jnp.inf))
 
     def compare(self, played: Round, directions: Params, returned: Bool[Array, " m"], step: Params) -> Consistency:
         """Return the statistics after round k: compare its reports with the predictions, and predict the next.
@@ -55,6 +58,7 @@ class Consistency(NamedTuple):
         """
         k, clients, reports, loss = played.k, played.clients, played.reports, played.decision.local_loss
         before = take_clients(self, clients)
+        feasible, criterion = played.decision.feasible, played.decision.criterion.astype(self.lowest.dtype)
         change = reports.local_losses(before.loss) - before.value
         counts = reports.mask & (before.round == k - 1) & (k > 0) & jnp.isfinite(change)
         predicted_increases = counts & (before.predicted_change > 0)
@@ -82,4 +86,6 @@ class Consistency(NamedTuple):
             contradictions=add(self.contradictions, predicted_increases & (change < 0)),
             reported_total=add(self.reported_total, jnp.abs(change)),
             predicted_total=add(self.predicted_total, jnp.abs(before.predicted_change)),
+            stalled_rounds=jnp.where(feasible | (criterion < self.lowest), 0, self.stalled_rounds + 1),
+            lowest=jnp.where(feasible, jnp.inf, jnp.minimum(self.lowest, criterion)),
         )

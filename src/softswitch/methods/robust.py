@@ -1,7 +1,8 @@
 """Caps on weights, and robust aggregation: up to b Byzantine clients have a bounded effect.
 
     f̃, g̃ = each report clipped to the range between the (b+1)-th smallest and the (b+1)-th largest
-    r_i <= 1/(2b+1), so that b clients never have half of the weight
+    r_i <= 1/(2b+1), so that b clients never have half of the weight;
+    r_i <= 1/max(2b+1, min(3b+1, m/2)) after 20 infeasible rounds without progress, which b clients may have caused
     c = the weighted geometric median of the directions;  u = c + Σ r_i clip(u_i − c, median distance)
 
 The b worst-off honest clients lose the protection of the maximum: they cannot be distinguished from Byzantine ones.
@@ -24,6 +25,7 @@ from softswitch.methods.parts import Decide, Part, Round, Update
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.support.arrays import expand_like, weighted_sum
 
+STALLED_ROUNDS = 20  # infeasible rounds without progress after which the weight of Byzantine clients is reduced
 MEDIAN_STEPS = 8  # Weiszfeld iterations for the geometric median; more have no visible effect on a server step
 MIN_DISTANCE = 1e-3  # lower limit of distances in Weiszfeld's iteration, as a fraction of the median norm
 
@@ -57,8 +59,11 @@ class RobustAggregation(Part):
         return trim(reports, self.byzantine)
 
     def wrap(self, decide: Decide, state: Any, clients: Array) -> Decide:
-        """Return ``decide`` on trimmed reports, with weights of at most 1/(2b+1)."""
-        decide_capped = WeightCap(1 / (2 * self.byzantine + 1)).wrap(decide, state, clients)
+        """Return ``decide`` on trimmed reports, with weights of at most 1/(2b+1), or 1/(3b+1) if it stalls."""
+        fewest = min_participants(self.byzantine)
+        more = jnp.clip(len(clients) // 2, fewest, 3 * self.byzantine + 1)
+        count = jnp.where(state.stalled_rounds < STALLED_ROUNDS, fewest, more)
+        decide_capped = WeightCap(1 / count).wrap(decide, state, clients)
         return lambda method, reports: decide_capped(method, trim(reports, self.byzantine))
 
     def compare(self, state: Consistency, played: Round, update: Update, before: Params, after: Params) -> Consistency:

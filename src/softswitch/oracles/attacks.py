@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from softswitch.methods.messages import Decision, Reports
-from softswitch.methods.robust import norms
+from softswitch.methods.robust import combine, norms
 from softswitch.oracles.base import Federation, Oracle
 from softswitch.problem.parameters import Params
 from softswitch.support import checks
@@ -21,6 +22,7 @@ from softswitch.support.arrays import expand_like, weighted_sum
 
 HUGE = 1e6  # forged value of a constraint, and factor of a scaled direction
 MARGIN = 1e-3  # amount by which a forged report exceeds the largest honest one
+SCALES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 16.0)  # lengths that the adaptive attack tries
 
 
 class AttackContext(NamedTuple):
@@ -83,6 +85,31 @@ def _oppose_with_honest_norm(context: AttackContext, directions: Params) -> Para
     return jax.tree.map(lambda leaf: leaf * expand_like(factor, leaf).astype(leaf.dtype), forged)
 
 
+def _oppose_combination(context: AttackContext, directions: Params) -> Params:
+    """Return the common forged direction with which ``combine`` follows the honest weighted mean the least.
+
+    The candidates are multiples of the negative honest mean and of the negative heaviest honest direction, and sums of
+    the honest mean and multiples of the negative one.
+    """
+    heaviest = jnp.argmax(jnp.where(context.byzantine, -1, context.weights))
+    mean = jax.tree.map(lambda leaf: -leaf[0], _oppose_honest(context, directions))
+    scaled = jax.tree.map(lambda leaf: leaf[0], _oppose_with_honest_norm(context, directions))
+    scales = jnp.asarray(SCALES, context.weights.dtype)
+
+    def candidates(leaf: Array, mean: Array, scaled: Array) -> Array:
+        multiples = jnp.multiply.outer(scales.astype(leaf.dtype), jnp.stack([scaled, -leaf[heaviest], scaled]))
+        return multiples.at[:, 2].add(mean).reshape(-1, *mean.shape)
+
+    tried = jax.tree.map(candidates, directions, mean, scaled)
+
+    def progress(forged: Params) -> Array:
+        step = combine(jax.tree.map(context.replace_byzantine, directions, forged), context.weights)
+        return jnp.asarray(optax.tree.vdot(step, mean))
+
+    worst = jnp.argmin(lax.map(progress, tried))
+    return jax.tree.map(lambda leaf, part: jnp.broadcast_to(part[worst], leaf.shape), directions, tried)
+
+
 class Attack(NamedTuple):
     """Functions that forge the reported objectives, the reports of one constraint, and the directions."""
 
@@ -101,8 +128,9 @@ ATTACKS = {
     "little-is-enough": Attack(_exceed_honest, _exceed_honest, _shift_by_deviations),
     "inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_honest),
     "adaptive-inner-product": Attack(_exceed_honest, _exceed_honest, _oppose_with_honest_norm),
+    "adaptive": Attack(_exceed_honest, _exceed_honest, _oppose_combination),
 }
-"""Attacks by name. The last four use the reports and directions of the honest clients."""
+"""Attacks by name. The last five use the reports and directions of the honest clients."""
 
 
 @jax.tree_util.register_dataclass
