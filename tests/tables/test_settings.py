@@ -13,6 +13,7 @@ from small_run import SETTINGS, table
 from softswitch.tables import training
 from softswitch.tables.preparation import build_method
 from softswitch.tables.settings import (
+    SECTIONS,
     Config,
     DataSection,
     MethodSection,
