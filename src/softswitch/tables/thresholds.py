@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
@@ -292,7 +291,7 @@ class FittedScore:
     def _network(self, bias: np.ndarray, own: np.ndarray) -> Network:
         """Return the linear model that calibrates the outputs and adds a shift."""
         weights = np.concatenate([self.scale * np.eye(len(bias)), np.repeat(own[:, None], len(bias), axis=1)])
-        return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(self.offset + bias, jnp.float32)}]
+        return [{"w": weights.astype(np.float32), "b": np.asarray(self.offset + bias, np.float32)}]
 
 
 def fit_score(
