@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from softswitch.certification.certifiability import Certifiability, ClientMargins, certifiability, is_rate
 from softswitch.certification.certify import certify_path
 from softswitch.certification.row_values import RowValues, row_ranges
 from softswitch.data.splits import DataSplit
+from softswitch.engine.baselines import best_constant
 from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.engine.solve import solve_problem
 from softswitch.methods.automatic import Automatic, to_first_order
@@ -34,7 +36,8 @@ from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 
-MARGINS = (0.4, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0)  # multiples c of the clients' margins in training
+MARGINS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # multiples c of the clients' margins in training
+STEPS = 4  # steps of the path from a model to the next, with averages of both models' parameters
 LIKELY = math.log(0.9)  # log probability of passing at all clients from which c is not increased
 NO_GAIN = 0.02  # increase of that log probability below which a c above 1 is not increased
 SHORTER = 4  # first-order runs with margins have the rounds of the first run divided by this number
@@ -42,7 +45,6 @@ FEWEST_ROUNDS = 200  # smallest number of rounds of these runs, unless the first
 OFFSETS = (0.0, *(sign * 0.05 * 2.0**k for k in range(9) for sign in (-1, 1)))  # first grid of offsets of scores
 MAX_OFFSETS = 50  # number of offsets after refinement
 FLAT = 0.1  # weight of the distance between two offsets without a change of the constraint, in refinement
-CONSTANTS = tuple(sign * size for size in (0.01, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0) for sign in (-1, 1))
 INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)  # a first run with this status is not certified
 RECOMPUTED = (DiagnosticCode.STILL_IMPROVING, DiagnosticCode.TRIMMED_VIOLATION, DiagnosticCode.OUTLIER_VALUES)
 
@@ -110,10 +112,11 @@ def solve_certified(
 
     - For a rate with ``move``, the model with its scores shifted by offsets, from the safest offset on the validation
       split towards offsets with a smaller F.
-    - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
-      are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's number of
-      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0, without models with a margin
-      that have a larger F on the validation split than the best constant prediction.
+    - For other constraints, models trained with the tolerance ε − c·m_i at client i, for increasing c until all clients
+      are likely to pass together, or the tolerances are infeasible. The margin m_i depends on the client's numbers of
+      rows (``ClientMargins``). Between two of these models there are three averages of their parameters. The order of
+      tests is from the largest c to 0, without models with a margin that have a larger F on the validation split than
+      the best constant prediction.
 
     Those that are feasible on the training split are tested on the calibration split in this order, until a client
     fails (``certify_path``). The last model that passed is the answer. The probability that it violates ε at any client
@@ -212,9 +215,9 @@ class _Path:
         """The smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
         if self.move is None:
             return math.inf
-        evaluations = [self._validate(self.move(self.first.params, 0.0, offset)) for offset in CONSTANTS]
-        feasible = [values for values in evaluations if values.constraint.max() <= self.method.tolerance]
-        return min((float(values.objective.max()) for values in feasible), default=math.inf)
+        constants = partial(self.move, self.first.params, 0.0)
+        values = best_constant(self._validate, constants, self.method)[1]
+        return float(values.objective.max()) if values.constraint.max() <= self.method.tolerance else math.inf
 
     def result_of(self, model: _Model) -> Result:
         """Return the first run with another model as its answer, and with the diagnostics that concern the model."""
@@ -233,7 +236,7 @@ class _Path:
 
         Models with a margin that are no better than a constant prediction are left out.
         """
-        models, options, (train, validation, _) = [first], self.options, self.split
+        models, factors, options, (train, validation, _) = [first], [0.0], self.options, self.split
         method, rounds, chance = self.method, None, -math.inf  # second-order runs are short
         if not isinstance(self.first.method, SQP):
             done = len(self.first.history)
@@ -260,7 +263,18 @@ class _Path:
             if not run.status.ok:
                 break
             models.append(self._model(run.params, f"margin {factor:g}", run))
-        return [model for model in models[:0:-1] if model.objective < self.constant_objective] + models[:1]
+            factors.append(factor)
+        path = [first]
+        for (low, high), pair in zip(itertools.pairwise(factors), itertools.pairwise(models), strict=True):
+            levels = [margins.worst(model.training.constraint, train.names) for model in pair]
+            for share in np.arange(1, STEPS) / STEPS:
+                mean = jax.tree.map(lambda a, b, share=share: (1 - share) * a + share * b, *(m.params for m in pair))
+                text = f"margin {low + share * (high - low):.3g}"
+                model = self._model(project(self.problem, mean), text, pair[1].run)
+                if margins.worst(model.training.constraint, train.names) <= max(levels):
+                    path.append(model)
+            path.append(pair[1])
+        return [model for model in path[:0:-1] if model.objective < self.constant_objective] + path[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
         """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.
