@@ -37,7 +37,7 @@ from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 
 MARGINS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # multiples c of the clients' margins in training
-STEPS = 4  # steps of the path from a model to the next, with averages of both models' parameters
+FINE, MAX_STEPS = 0.005, 10  # relative change of F in a step between averages of two models, and number of steps
 LIKELY = math.log(0.9)  # log probability of passing at all clients from which c is not increased
 NO_GAIN = 0.02  # increase of that log probability below which a c above 1 is not increased
 SHORTER = 4  # first-order runs with margins have the rounds of the first run divided by this number
@@ -114,7 +114,7 @@ def solve_certified(
       split towards offsets with a smaller F.
     - For other constraints, models trained with the tolerance ε − c·m_i at client i, for increasing c until all clients
       are likely to pass together, or the tolerances are infeasible. The margin m_i depends on the client's numbers of
-      rows (``ClientMargins``). Between two of these models there are three averages of their parameters. The order of
+      rows (``ClientMargins``). Between two of these models there are averages of their parameters. The order of
       tests is from the largest c to 0, without models with a margin that have a larger F on the validation split than
       the best constant prediction.
 
@@ -246,12 +246,13 @@ class _Path:
         for factor in MARGINS:
             left = None if options.seconds is None else options.seconds - self.seconds
             values = models[-1].training.constraint, train.names, models[-1].validation.constraint, validation.names
-            previous, chance = chance, margins.log_pass_probability(*values)
+            estimates, excess = margins.estimate_excess(*values)
+            previous, chance = chance, margins.log_pass_probability(estimates)
             has_stalled = factor > 1 and chance < previous + NO_GAIN
             if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
                 break
             problem = replace(self.problem, start=project(self.problem, models[-1].params))
-            task = with_margins(problem, train, margins.of(factor, train.names))
+            task = with_margins(problem, train, margins.of(factor, train.names, excess))
             saved = options.checkpoints
             if saved is not None:  # named by its start too: it differs if the first run was extended
                 name = f"{Path(saved.folder).name}-margin-{factor:g}-{fingerprint(problem.start)[:8]}"
@@ -267,7 +268,9 @@ class _Path:
         path = [first]
         for (low, high), pair in zip(itertools.pairwise(factors), itertools.pairwise(models), strict=True):
             levels = [margins.worst(model.training.constraint, train.names) for model in pair]
-            for share in np.arange(1, STEPS) / STEPS:
+            change = abs(pair[1].objective - pair[0].objective) / max(FINE * abs(pair[0].objective), 1e-300)
+            steps = math.ceil(np.clip(change, 1, MAX_STEPS))
+            for share in np.arange(1, steps) / steps:
                 mean = jax.tree.map(lambda a, b, share=share: (1 - share) * a + share * b, *(m.params for m in pair))
                 text = f"margin {low + share * (high - low):.3g}"
                 model = self._model(project(self.problem, mean), text, pair[1].run)
