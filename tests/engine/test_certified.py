@@ -1,5 +1,6 @@
 """Certified training: the calibration split tests models in a fixed order, and influences no other choice."""
 
+import itertools
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -107,7 +108,7 @@ def test_averages_lie_between_trained_models(monkeypatch):
     assert 1 + len(MARGINS) < found.models == len(models) <= 1 + MAX_STEPS * len(MARGINS)
     weights = np.array([np.asarray(model[0]["w"])[:, 0] for model in models])
     steps = np.diff(weights, axis=0)
-    equal = [np.allclose(first, second, rtol=1e-3, atol=1e-6) for first, second in zip(steps, steps[1:], strict=False)]
+    equal = [np.allclose(first, second, rtol=1e-3, atol=1e-6) for first, second in itertools.pairwise(steps)]
     assert sum(equal) >= found.models - 2 * len(MARGINS), "the averages between two models are at equal distances"
 
 

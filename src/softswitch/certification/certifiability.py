@@ -208,35 +208,27 @@ class ClientMargins:
             largest=np.maximum(LARGEST * (bound - lowest), 0.0),
         )
 
-    def of(self, factor: float, names: Sequence[Any], excess: Any = 0.0) -> np.ndarray:
-        """Return the margins ``factor`` · m_i + ``excess`` >= 0 of clients by name; 0 where no model can be certified.
-
-        ``excess`` is by how much estimates of the constraints exceed those on the training rows; NaN if unknown.
-        """
-        margins = (factor * (self.unit + self.errors) + np.nan_to_num(excess)) * self.is_certifiable[:, None]
-        return np.nan_to_num(align(np.clip(margins, 0.0, self.largest), self.names, names))
+    def of(self, factor: float, names: Sequence[Any]) -> np.ndarray:
+        """Return the margins ``factor`` · m_i of clients by name; 0 for clients where no model can be certified."""
+        margins = np.minimum(factor * (self.unit + self.errors) * self.is_certifiable[:, None], self.largest)
+        return np.nan_to_num(align(margins, self.names, names))
 
     def worst(self, constraint: np.ndarray, names: Sequence[Any]) -> float:
         """Return the largest g_i − ε + s_i of any certifiable client, from values of the clients ``names``."""
         excess = (align(constraint, names, self.names) - self.bound + self.unit)[self.is_certifiable]
         return float(np.nan_to_num(excess, nan=-math.inf).max(initial=-math.inf))
 
-    def estimate_excess(
+    def log_pass_probability(
         self, training: np.ndarray, trained: Sequence[Any], validation: np.ndarray, validated: Sequence[Any]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return estimates of the constraints of a model, and by how much they exceed those on the training rows.
+    ) -> float:
+        """Return the log probability that all certifiable clients pass, by a normal approximation.
 
         ``training`` and ``validation`` have the constraints of the clients ``trained`` and ``validated`` in both
-        splits. Both arrays are NaN for a client without a value.
+        splits. A client without a value is assumed to pass.
         """
-        both = align(training, trained, self.names), align(validation, validated, self.names)
-        first, second = (np.where(np.isfinite(values), values, math.nan) for values in both)
-        excess = (1 - self.shares) * (second - first)
-        return first + excess, excess
-
-    def log_pass_probability(self, estimates: np.ndarray) -> float:
-        """Return the log probability that all certifiable clients pass, by a normal approximation; NaN passes."""
-        logs = log_ndtr((self.bound - self.unit - estimates) / np.maximum(self.errors, np.finfo(float).tiny))
+        first, second = align(training, trained, self.names), align(validation, validated, self.names)
+        estimate = np.where(np.isfinite(second), self.shares * first + (1 - self.shares) * second, math.nan)
+        logs = log_ndtr((self.bound - self.unit - estimate) / np.maximum(self.errors, np.finfo(float).tiny))
         return float(np.nan_to_num(logs[self.is_certifiable], nan=0.0).min(axis=1).sum())
 
 

@@ -246,13 +246,12 @@ class _Path:
         for factor in MARGINS:
             left = None if options.seconds is None else options.seconds - self.seconds
             values = models[-1].training.constraint, train.names, models[-1].validation.constraint, validation.names
-            estimates, excess = margins.estimate_excess(*values)
-            previous, chance = chance, margins.log_pass_probability(estimates)
+            previous, chance = chance, margins.log_pass_probability(*values)
             has_stalled = factor > 1 and chance < previous + NO_GAIN
             if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
                 break
             problem = replace(self.problem, start=project(self.problem, models[-1].params))
-            task = with_margins(problem, train, margins.of(factor, train.names, excess))
+            task = with_margins(problem, train, margins.of(factor, train.names))
             saved = options.checkpoints
             if saved is not None:  # named by its start too: it differs if the first run was extended
                 name = f"{Path(saved.folder).name}-margin-{factor:g}-{fingerprint(problem.start)[:8]}"
