@@ -34,7 +34,7 @@ from softswitch.support import checks
 RANDOM_SEGMENTS = 6  # through the solution, on which convexity is tested
 MAX_SEARCH, MAX_MINIMISATION = 80, 40  # exchanges for the weights, and for the minimum of their Lagrangian
 UNBOUNDED_FACTOR = 1e6  # a function has no minimum if it or its argument grows by this multiple of its size
-MINIMUM_PRECISION = 1e-10  # relative, of the minimum
+MINIMUM_PRECISION = 1e-14  # relative, of the minimum
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # divergence is detected from the values
