@@ -253,8 +253,9 @@ def certify_path(
         return compute_intervals(models[index], problem, calibration, levels, ranges, kinds)
 
     def passes(index: int) -> bool:
-        found = intervals_of(index, levels.each)
-        pairs = [(one, complete_interval(one, levels.each).meets_at) for i in tested for one in found[i][1:]]
+        alone = ErrorLevels.of(confidence, 1, tolerance)
+        found = intervals_of(index, alone)
+        pairs = [(one, complete_interval(one, alone).meets_at) for i in tested for one in found[i][1:]]
         return all(one.rows > 0 and p_value <= levels.marginal for one, p_value in pairs)
 
     if not tested:

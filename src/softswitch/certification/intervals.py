@@ -42,11 +42,6 @@ class ErrorLevels(NamedTuple):
         error = 1 - checks.check_probability("confidence", confidence)
         return cls(error / clients, error, checks.check_real("tolerance", tolerance))
 
-    @property
-    def each(self) -> ErrorLevels:
-        """The levels of limits that hold for each client alone."""
-        return self._replace(joint=self.marginal)
-
 
 def mean_interval(rows: np.ndarray, levels: ErrorLevels, bounds: Range | None) -> Interval:
     """Return the confidence interval of the mean of a row's value; by Student's t, approximate, without ``bounds``."""

@@ -9,8 +9,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+import optax
 
 from softswitch.certification.certifiability import Certifiability, ClientMargins, certifiability, is_rate
 from softswitch.certification.certify import certify_path
@@ -39,7 +39,6 @@ from softswitch.support.arrays import fingerprint
 MARGINS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # multiples c of the clients' margins in training
 FINE, MAX_STEPS = 0.005, 10  # relative change of F in a step between averages of two models, and number of steps
 LIKELY = math.log(0.9)  # log probability of passing at all clients from which c is not increased
-NO_GAIN = 0.02  # increase of that log probability below which a c above 1 is not increased
 SHORTER = 4  # first-order runs with margins have the rounds of the first run divided by this number
 FEWEST_ROUNDS = 200  # smallest number of rounds of these runs, unless the first run has fewer
 OFFSETS = (0.0, *(sign * 0.05 * 2.0**k for k in range(9) for sign in (-1, 1)))  # first grid of offsets of scores
@@ -236,8 +235,8 @@ class _Path:
 
         Models with a margin that are no better than a constant prediction are left out.
         """
-        models, factors, options, (train, validation, _) = [first], [0.0], self.options, self.split
-        method, rounds, chance = self.method, None, -math.inf  # second-order runs are short
+        path, below, options, (train, validation, _) = [first], 0.0, self.options, self.split
+        method, rounds = self.method, None  # second-order runs are short
         if not isinstance(self.first.method, SQP):
             done = len(self.first.history)
             method, rounds = to_first_order(method), max(min(FEWEST_ROUNDS, done), done // SHORTER)
@@ -245,12 +244,10 @@ class _Path:
         options = replace(options, rounds=rounds, output=replace(options.output, lower_bound=False), logging=logging)
         for factor in MARGINS:
             left = None if options.seconds is None else options.seconds - self.seconds
-            values = models[-1].training.constraint, train.names, models[-1].validation.constraint, validation.names
-            previous, chance = chance, margins.log_pass_probability(*values)
-            has_stalled = factor > 1 and chance < previous + NO_GAIN
-            if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
+            values = path[-1].training.constraint, train.names, path[-1].validation.constraint, validation.names
+            if margins.log_pass_probability(*values) >= LIKELY or (left is not None and left <= 0):
                 break
-            problem = replace(self.problem, start=project(self.problem, models[-1].params))
+            problem = replace(self.problem, start=project(self.problem, path[-1].params))
             task = with_margins(problem, train, margins.of(factor, train.names))
             saved = options.checkpoints
             if saved is not None:  # named by its start too: it differs if the first run was extended
@@ -262,20 +259,15 @@ class _Path:
                 return None
             if not run.status.ok:
                 break
-            models.append(self._model(run.params, f"margin {factor:g}", run))
-            factors.append(factor)
-        path = [first]
-        for (low, high), pair in zip(itertools.pairwise(factors), itertools.pairwise(models), strict=True):
-            levels = [margins.worst(model.training.constraint, train.names) for model in pair]
-            change = abs(pair[1].objective - pair[0].objective) / max(FINE * abs(pair[0].objective), 1e-300)
+            last, new = path[-1], self._model(run.params, f"margin {factor:g}", run)
+            change = abs(new.objective - last.objective) / max(FINE * abs(last.objective), 1e-300)
             steps = math.ceil(np.clip(change, 1, MAX_STEPS))
             for share in np.arange(1, steps) / steps:
-                mean = jax.tree.map(lambda a, b, share=share: (1 - share) * a + share * b, *(m.params for m in pair))
-                text = f"margin {low + share * (high - low):.3g}"
-                model = self._model(project(self.problem, mean), text, pair[1].run)
-                if margins.worst(model.training.constraint, train.names) <= max(levels):
-                    path.append(model)
-            path.append(pair[1])
+                params = project(self.problem, optax.incremental_update(new.params, last.params, share))
+                average = self._model(params, f"margin {below + share * (factor - below):.3g}", run)
+                levels = [margins.worst(one.training.constraint, train.names) for one in (average, last, new)]
+                path += [average] if levels[0] <= max(levels[1:]) else []
+            path, below = [*path, new], factor
         return [model for model in path[:0:-1] if model.objective < self.constant_objective] + path[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
