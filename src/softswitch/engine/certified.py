@@ -260,8 +260,8 @@ class _Path:
             if not run.status.ok:
                 break
             last, new = path[-1], self._model(run.params, f"margin {factor:g}", run)
-            change = abs(new.objective - last.objective) / max(FINE * abs(last.objective), 1e-300)
-            steps = math.ceil(np.clip(change, 1, MAX_STEPS))
+            before, after = (float(one.training.objective.max()) for one in (last, new))
+            steps = math.ceil(np.clip(abs(after - before) / max(FINE * abs(before), 1e-300), 1, MAX_STEPS))
             for share in np.arange(1, steps) / steps:
                 params = project(self.problem, optax.incremental_update(new.params, last.params, share))
                 average = self._model(params, f"margin {below + share * (factor - below):.3g}", run)
