@@ -179,7 +179,7 @@ class ClientMargins:
         ``limits`` is what the calibration split can certify by its size.
         """
         names, level, bound = limits.clients, 1 - limits.confidence, limits.tolerance
-        levels, ranges = ErrorLevels.of(limits.confidence, 1, bound), row_ranges(problem, split.calibration)
+        levels, ranges = ErrorLevels.of(limits.confidence, len(names), bound), row_ranges(problem, split.calibration)
         counts = np.array([list(map(count_rows, client)) for client in group_sizes(problem, split.calibration)], float)
         intervals = compute_intervals(params, problem, split.validation, levels, ranges, kinds)
         values = [[(g.rows, g.marginal_limit - g.estimate, g.deviation) for g in client[1:]] for client in intervals]

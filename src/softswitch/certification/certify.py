@@ -249,13 +249,12 @@ def certify_path(
     limits = certifiability(problem, calibration, tolerance, confidence)
     tested = [i for i, is_certifiable in enumerate(limits.is_certifiable) if is_certifiable]
 
-    def intervals_of(index: int, levels: ErrorLevels = levels) -> list[list[Interval]]:
+    def intervals_of(index: int) -> list[list[Interval]]:
         return compute_intervals(models[index], problem, calibration, levels, ranges, kinds)
 
     def passes(index: int) -> bool:
-        alone = ErrorLevels.of(confidence, 1, tolerance)
-        found = intervals_of(index, alone)
-        pairs = [(one, complete_interval(one, alone).meets_at) for i in tested for one in found[i][1:]]
+        found = intervals_of(index)
+        pairs = [(one, complete_interval(one, levels).meets_at) for i in tested for one in found[i][1:]]
         return all(one.rows > 0 and p_value <= levels.marginal for one, p_value in pairs)
 
     if not tested:
