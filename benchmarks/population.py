@@ -1,12 +1,13 @@
-"""Is what is certified true? ``python -m benchmarks.population``: samples of large tables, the rest is the truth.
+"""Count wrong certificates on populations whose truth is known: ``python -m benchmarks.population``.
 
-From a table with very many rows a sample of each client is drawn; a model is trained for its certificate on it; the
-rows that were not drawn are the population, on which the model's true constraint is known. Over many draws: how often
-there is an answer, how often an answer is wrong at any client, and the same without selection for the certificate:
-train on three quarters of the rows, certify on one quarter. Before that, simulated thresholds whose true rate lies at
-the bound are tested from the safe end and from the unsafe end.
+A table with many rows is the population. A sample of each client is drawn, and a model is trained and certified on it.
+The rows that were not drawn give the model's true constraint. Over many draws, the table lists the share of certified
+answers, the share of wrong ones (the true constraint is above the bound at some client), and the share of certified
+answers that are useful: their F on the population is smaller than that of the best constant prediction. The last
+columns are the same without selection: one model is trained on three quarters of the rows and certified on the rest.
+Before that, simulated thresholds whose true rate lies at the bound are tested from the safe end and the unsafe end.
 
-Every class (and group) of a client has the same share in every draw; constraints are about rows of a class or group, or
+Every class (and group) of a client has the same share in every draw. Constraints are about rows of a class or group, or
 about all rows with these shares.
 """
 
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from benchmarks import flat
 from benchmarks.tables import sources
 from softswitch.certification.certify import certify
 from softswitch.data.splits import DataSplit
+from softswitch.engine.baselines import best_constant
+from softswitch.oracles.evaluation import make_evaluator
 from softswitch.problem.networks import rescale_network
 from softswitch.results.certificate import is_certified
 from softswitch.tables.constraints import KINDS, BuiltProblem, build_problem
@@ -44,47 +47,36 @@ CLIENTS = 4
 
 @dataclass(frozen=True)
 class Population:
-    """A table whose rows are taken for everything there is: its largest clients, and what is bounded."""
+    """A table, of which the largest clients are the population, and a bounded constraint."""
 
     table: str
     kind: str
     bound: float
+    draws: int = 1000  # default
 
     @property
     def name(self) -> str:
-        """For the results."""
+        """Name in the results."""
         return f"{self.table}, {self.kind}"
 
 
 POPULATIONS = (
     Population("adult", "miss-rate", 0.3),
-    Population("adult", "decision-parity", 0.15),
     Population("diamonds", "error-rate", 0.1),
     Population("flights", "false-alarm-rate", 0.1),
+    Population("adult", "decision-parity", 0.15, draws=200),
 )
-ROWS = (250, 1000)
-"""Of a client, in a draw."""
+MAX_ROWS = 10_000  # largest number of rows of a client in the population
 
 
 @dataclass(frozen=True)
-class Draw:
-    """What one draw came to.
+class Answer:
+    """The outcome of one way of training on one draw."""
 
-    Attributes:
-        answered: there is an answer,
-        wrong: which is above the bound at some client of the population;
-        before: the plain way's certificate says that all clients meet,
-        wrong_before: wrongly.
-        objective: the answer's F on the population,
-        objective_before: and the plain way's.
-    """
-
-    answered: bool
-    wrong: bool
-    before: bool
-    wrong_before: bool
-    objective: float
-    objective_before: float
+    certified: bool
+    wrong: bool  # certified, and above the bound at some certified client of the population
+    useful: bool  # F on the population is smaller than that of the best constant prediction
+    objective: float  # F on the population
 
 
 class Sampler:
@@ -93,7 +85,8 @@ class Sampler:
     def __init__(self, population: Population, rows: int) -> None:
         frame = getattr(sources, population.table)()
         largest = frame["client"].astype(str).value_counts().index[:CLIENTS]
-        frame = frame[frame["client"].astype(str).isin(largest)].reset_index(drop=True)
+        frame = frame[frame["client"].astype(str).isin(largest)].sample(frac=1, random_state=0)
+        frame = frame.groupby("client", observed=True).head(MAX_ROWS).reset_index(drop=True)
         kept = [name for name in frame.columns if name not in ("client", "y", "group")]
         self.columns: dict[str, np.ndarray] = {
             "x": encode_features(frame, kept),
@@ -114,41 +107,51 @@ class Sampler:
         self.made: BuiltProblem = build_problem(population.kind, self.columns["x"].shape[1])
 
     def draw(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Which rows are drawn, and which are the population."""
+        """Return masks of the rows that are drawn, and of the population."""
         order = np.random.default_rng(seed).permutation(len(self._cells))
         rank = pd.Series(self._cells[order]).groupby(self._cells[order]).cumcount().to_numpy()
         chosen = np.zeros(len(order), bool)
         chosen[order] = rank < pd.Series(self._cells[order]).map(self._wanted).to_numpy()
         return chosen, ~chosen
 
-    def of(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Columns and owners of some rows."""
+    def select(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return columns and clients of some rows."""
         return {name: column[rows] for name, column in self.columns.items()}, self.client[rows]
 
 
-def one_score(sampler: Sampler, population: Population, seed: int) -> Draw:
-    """Certify the threshold of a score on a draw, compared with the threshold by cross-validation, and the truth."""
+def join_learning(parts: DataSplit, columns: tuple[str, ...], strata: Any = None) -> ss.ClientData:
+    """Return training and validation rows together."""
+    data = {name: np.concatenate([np.asarray(part.rows.columns[name]) for part in parts[:2]]) for name in columns}
+    owner = np.concatenate([np.repeat(part.names, part.sizes) for part in parts[:2]])
+    return ss.ClientData.from_arrays(data, owner, strata=strata)
+
+
+def judge(
+    problem: ss.Problem, truth: ss.ClientData, bound: float, params: Any, constant: Any, certificate: Any
+) -> Answer:
+    """Compare a model and its certificate with the population."""
+    certified = is_certified(certificate)
+    (f, g), (f_constant, g_constant) = (ss.evaluate(problem, truth, model) for model in (params, constant))
+    meets = {str(one.client) for one in certificate.clients if one.verdict == "meets"} if certified else set()
+    wrong = any(str(name) in meets and above for name, above in zip(truth.names, g.max(axis=1) > bound, strict=True))
+    useful = certified and bool(g_constant.max() > bound or f.max() < f_constant.max())
+    return Answer(certified, wrong, useful, float(f.max()))
+
+
+def answer_with_score(sampler: Sampler, population: Population, seed: int) -> list[Answer]:
+    """Certify a threshold of a score on a draw, with selection and without."""
     drawn, rest = sampler.draw(seed)
-    data, owner = sampler.of(drawn)
-    parts = DataSplit.from_arrays(data, owner, stratify=sampler.alike, seed=seed)
-    learn = np.concatenate([np.asarray(part.rows.columns["x"]) for part in parts[:2]])
-    labels = np.concatenate([np.asarray(part.rows.columns["y"]) for part in parts[:2]])
-    owners = np.concatenate([np.repeat(part.names, part.sizes) for part in parts[:2]])
-    learning = ss.ClientData.from_arrays({"x": learn, "y": labels}, owners)
-    fitted = fit_score(population.kind, BinaryLabel(0, 1), learning, bound=population.bound, seed=seed)
-    columns, owner = sampler.of(rest)
-    outputs = {"x": fitted.score.outputs(columns["x"]), "y": columns["y"]}
-    truth, values = ss.ClientData.from_arrays(outputs, owner), []
+    parts = DataSplit.from_arrays(*sampler.select(drawn), stratify=sampler.alike, seed=seed)
+    learning, kind, bound = join_learning(parts, ("x", "y")), population.kind, population.bound
+    fitted = fit_score(kind, BinaryLabel(0, 1), learning, bound=bound, seed=seed)
+    columns, owner = sampler.select(rest)
+    truth = ss.ClientData.from_arrays({"x": fitted.score.outputs(columns["x"]), "y": columns["y"]}, owner)
+    answers = []
     for select in (True, False):
-        model = fitted.choose_shift(population.kind, population.bound, parts.calibration, select=select)
-        f, g = ss.evaluate(model.problem, truth, model.result.params)
-        certificate = model.certificate
-        meeting = [] if certificate is None else [str(c.client) for c in certificate.clients if c.verdict == "meets"]
-        tested = [str(name) in meeting for name in truth.names]
-        is_wrong = is_certified(certificate) and bool(g[tested].max() > population.bound)
-        values.append((is_certified(certificate), is_wrong, float(f.max())))
-    (answered, wrong, objective), (before, wrong_before, objective_before) = values
-    return Draw(answered, wrong, before, wrong_before, objective, objective_before)
+        model = fitted.choose_shift(kind, bound, parts.calibration, select=select)
+        constant = model.result.baselines[0].params
+        answers.append(judge(model.problem, truth, bound, model.result.params, constant, model.certificate))
+    return answers
 
 
 def count_wrong(draws: int, *, from_safe_end: bool, bound: float = 0.2, rows: int = 100) -> int:
@@ -168,79 +171,63 @@ def count_wrong(draws: int, *, from_safe_end: bool, bound: float = 0.2, rows: in
     return wrong
 
 
-def one(sampler: Sampler, population: Population, seed: int) -> Draw:
-    """Train and certify on a draw, both ways, and look at the truth."""
+def answer(sampler: Sampler, population: Population, seed: int) -> list[Answer]:
+    """Train and certify on a draw, with selection and without, and compare with the population."""
     if KINDS[population.kind].path is not None:
-        return one_score(sampler, population, seed)
+        return answer_with_score(sampler, population, seed)
     drawn, rest = sampler.draw(seed)
-    data, owner = sampler.of(drawn)
     problem, strata = sampler.made.problem, sampler.made.strata
     method = ss.Automatic(tolerance=population.bound)
     run: dict[str, Any] = {"rounds": ROUNDS, "eval_every": 0, "lower_bound": False, "progress": False, "seed": seed}
-    parts = DataSplit.from_arrays(data, owner, stratify=sampler.alike, strata=strata, seed=seed)
-    found = flat.solve_certified(problem, parts, method, confidence=CONFIDENCE, move=rescale_network, **run)
-    both = [np.concatenate([np.asarray(p.rows.columns[n]) for p in parts[:2]]) for n in parts.train.rows.columns]
-    owners = np.concatenate([np.repeat(p.names, p.sizes) for p in parts[:2]])
-    plain = ss.ClientData.from_arrays(dict(zip(parts.train.rows.columns, both, strict=True)), owners, strata=strata)
-    before = flat.solve(problem, plain, method, **run)
-    certificate = certify(before, problem, parts.calibration, CONFIDENCE)
-    truth = ss.ClientData.from_arrays(*sampler.of(rest), strata=strata)
-    (f, g), (f_before, g_before) = (ss.evaluate(problem, truth, result.params) for result in (found.result, before))
-    assert found.certifiability is not None
-    said_before, too_few = is_certified(certificate), set(map(str, found.certifiability.uncertifiable))
-    tested = [str(name) not in too_few for name in truth.names]
-    return Draw(
-        answered=found.is_certified,
-        wrong=found.is_certified and bool(g[tested].max() > population.bound),
-        before=said_before,
-        wrong_before=said_before and bool(g_before[tested].max() > population.bound),
-        objective=float(f.max()),
-        objective_before=float(f_before.max()),
-    )
+    parts = DataSplit.from_arrays(*sampler.select(drawn), stratify=sampler.alike, strata=strata, seed=seed)
+    certified = flat.solve_certified(problem, parts, method, confidence=CONFIDENCE, move=rescale_network, **run)
+    learning = join_learning(parts, tuple(sampler.columns), strata)
+    plain = flat.solve(problem, learning, method, **run)
+    certificate = certify(plain, problem, parts.calibration, CONFIDENCE)
+    constants = partial(BinaryLabel(0, 1).constant, problem.start)
+    constant = constants(best_constant(make_evaluator(problem, learning), constants, plain.method)[0])
+    truth = ss.ClientData.from_arrays(*sampler.select(rest), strata=strata)
+    pairs = (certified.result, certified.certificate), (plain, certificate)
+    return [judge(problem, truth, population.bound, result.params, constant, test) for result, test in pairs]
 
 
-def rows_of(draws: list[dict[str, Any]]) -> tuple[str, ...]:
-    """A table's row: answers, wrong ones of all draws, of those that claim, and whether the promise is kept."""
-    told = pd.DataFrame(draws)
-    many, cells = len(told), []
-    for said, wrong, objective in (("answered", "wrong", "objective"), ("before", "wrong_before", "objective_before")):
-        errors, answers = int(told[wrong].sum()), int(told[said].sum())
-        kept = stats.binomtest(errors, many, 1 - CONFIDENCE, alternative="greater").pvalue >= 0.01
-        among = f"{errors / answers:.1%}" if answers else "–"
-        f = f"{told.loc[told[said], objective].median():.3f}" if answers else "–"
-        cells += [f"{answers / many:.1%}", f"{errors / many:.1%}{'' if kept else ' (broken)'}", among, f]
-    return tuple(cells)
-
-
-def wanted(only: str, sizes: list[int]) -> Iterator[tuple[Population, int]]:
-    """Return the cases with these words in their name and these numbers of rows."""
-    return ((population, rows) for rows in sizes for population in POPULATIONS if only in population.name)
+def format_row(draws: list[list[dict[str, Any]]]) -> list[str]:
+    """Return the cells of both ways: certified, wrong, p-value of more than 5% wrong, useful, and F of the answers."""
+    cells = []
+    for answers in map(pd.DataFrame, zip(*draws, strict=True)):
+        wrong, certified = int(answers["wrong"].sum()), answers[answers["certified"]]
+        p_value = stats.binomtest(wrong, len(answers), 1 - CONFIDENCE, alternative="greater").pvalue
+        cells += [f"{len(certified) / len(answers):.1%}", f"{wrong}{' (too many)' if p_value < 0.01 else ''}"]
+        cells += [f"{certified['useful'].mean():.1%}", f"{certified['objective'].median():.3f}"]
+    return [cell.replace("nan%", "–").replace("nan", "–") for cell in cells]
 
 
 def main() -> None:
-    """Draw, train, certify, look; what was found before is kept, and gone on with."""
+    """Draw, train, certify and compare; the draws of an earlier run are continued."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--draws", type=int, default=None, help="default: 1,000, and 200 for decision-parity")
     parser.add_argument("--only", default="", help="cases whose name has this word")
-    parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS), help="rows of a client in a draw")
+    parser.add_argument("--rows", type=int, default=1000, help="rows of a client in a draw")
     parser.add_argument("--save", type=Path, default=Path("build/population.json"))
-    asked = parser.parse_args()
+    given = parser.parse_args()
     safe, unsafe = (count_wrong(1000, from_safe_end=end) for end in (True, False))
     print(f"truth at the bound, 1,000 draws: {safe} wrong from the safe end, {unsafe} from the unsafe end")
-    found: dict[str, list[dict[str, Any]]] = json.loads(asked.save.read_text()) if asked.save.exists() else {}
-    asked.save.parent.mkdir(parents=True, exist_ok=True)
-    header = ("answer", "wrong, of all draws", "wrong, of answers", "F", "before: answer", "wrong", "of answers", "F")
+    saved: dict[str, Any] = json.loads(given.save.read_text()) if given.save.exists() else {}
+    given.save.parent.mkdir(parents=True, exist_ok=True)
+    header = ("certified", "wrong", "useful", "F", "unselected: certified", "wrong", "useful", "F")
     table = Table("case", "rows a client", "draws", *header)
-    for population, rows in wanted(asked.only, asked.rows):
-        done = found.setdefault(f"{population.name}, {rows}", [])
-        sampler = Sampler(population, rows) if len(done) < asked.draws else None
-        while sampler is not None and len(done) < asked.draws:
-            done.append(asdict(one(sampler, population, len(done))))
-            if len(done) % 10 == 0:
-                asked.save.write_text(json.dumps(found), encoding="utf-8")
-        asked.save.write_text(json.dumps(found), encoding="utf-8")
-        table.add_row(f"{population.name} <= {population.bound:g}", str(rows), str(len(done)), *rows_of(done))
-        Console(width=170).print(table)
+    for population in POPULATIONS:
+        if given.only not in population.name:
+            continue
+        done = saved.setdefault(f"{population.name}, {given.rows}", [])
+        wanted = population.draws if given.draws is None else given.draws
+        sampler = Sampler(population, given.rows) if len(done) < wanted else None
+        while sampler is not None and len(done) < wanted:
+            done.append([asdict(one) for one in answer(sampler, population, len(done))])
+            if len(done) % 10 == 0 or len(done) == wanted:
+                given.save.write_text(json.dumps(saved), encoding="utf-8")
+        table.add_row(f"{population.name} <= {population.bound:g}", str(given.rows), str(len(done)), *format_row(done))
+    Console(width=170).print(table)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from softswitch.results.report import write_report
+from softswitch.results.report.page import write_report
 from softswitch.tables import training
 
 SIZES = {4: (900, 0.05, "softmax"), 80: (900, 0.05, "average"), 10_000: (60, 0.3, "average")}

@@ -56,7 +56,10 @@ def test_margins_of_rates():
     )
     np.testing.assert_allclose(margins.unit[:, 0], [0.05 - 1 / 93, 0.05, 0.0])
     np.testing.assert_array_equal(margins.is_certifiable, [True, True, False])
-    np.testing.assert_allclose(margins.of(0.5, ["b", "unknown", "a"])[:, 0], [0.025, 0, 0.025 - 0.5 / 93])
+    errors = np.sqrt(0.05 * 0.95 * (1 / 50 + 1 / np.array([93, 59])))  # 60 training rows weigh as much as 30 others
+    np.testing.assert_allclose(margins.errors[:2, 0], errors)
+    expected = [0.2 * (0.05 + errors[1]), 0, 0.2 * (0.05 - 1 / 93 + errors[0])]
+    np.testing.assert_allclose(margins.of(0.2, ["b", "unknown", "a"])[:, 0], expected)
     np.testing.assert_allclose(margins.of(9.0, names)[:, 0], [0.045, 0.045, 0.0], err_msg="at most 90% of the bound")
     assert margins.worst(np.array([[0.01], [0.02], [0.9]]), names) == pytest.approx(0.02)
 

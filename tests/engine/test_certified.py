@@ -1,5 +1,6 @@
 """Certified training: the calibration split tests models in a fixed order, and influences no other choice."""
 
+import itertools
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.data.splits import DataSplit
-from softswitch.engine.certified import _Path
+from softswitch.engine import certified
+from softswitch.engine.certified import MARGINS, MAX_STEPS, _Path
 from softswitch.problem.networks import batch_scores, rescale_network
 from softswitch.results.certificate import Outcome, Verdict
 from softswitch.results.status import DiagnosticCode, StatusCode
@@ -93,6 +95,23 @@ def test_gap_at_many_clients_costs_little(groups, gap_run):
     assert gap_run.result.lower_bound.gap > 0
 
 
+def test_averages_lie_between_trained_models(monkeypatch):
+    """Between two trained models there are averages of their parameters, unless they are less safe than both."""
+    tested = []
+    certify_path = certified.certify_path
+    monkeypatch.setattr(
+        certified, "certify_path", lambda models, *a, **o: tested.append(models) or certify_path(models, *a, **o)
+    )
+    split = make_groups([3000] * 3)
+    found = ss.solve_certified(PARITY, split, tolerance=0.05)
+    (models,) = tested
+    assert 1 + len(MARGINS) < found.models == len(models) <= 1 + MAX_STEPS * len(MARGINS)
+    weights = np.array([np.asarray(model[0]["w"])[:, 0] for model in models])
+    steps = np.diff(weights, axis=0)
+    equal = [np.allclose(first, second, rtol=1e-3, atol=1e-6) for first, second in itertools.pairwise(steps)]
+    assert sum(equal) >= found.models - 2 * len(MARGINS), "the averages between two models are at equal distances"
+
+
 def test_resume_reproduces_the_result(groups, gap_run, tmp_path):
     folder = ss.Checkpoints(tmp_path / "checkpoints")
     for _ in range(2):
@@ -100,7 +119,7 @@ def test_resume_reproduces_the_result(groups, gap_run, tmp_path):
         np.testing.assert_array_equal(again.result.params[0]["w"], gap_run.result.params[0]["w"])
         assert (again.models, again.passed, again.description) == (gap_run.models, gap_run.passed, gap_run.description)
     margins = [one.name for one in tmp_path.iterdir() if "margin" in one.name]
-    assert len(margins) >= gap_run.models - 1
+    assert MAX_STEPS * len(margins) >= gap_run.models - 1
 
 
 def test_calibration_rows_only_decide_the_tests(groups, gap_run, rate_run):

@@ -458,7 +458,7 @@ def test_staleness_bound_of_feasible_rounds():
 
 def test_folder_and_report_show_memory(tmp_path):
     from softswitch.results.folder import open_run, write_result
-    from softswitch.results.report import write_report
+    from softswitch.results.report.page import write_report
 
     clients = client_data(*regression(clients=9))
     result = flat.solve(PROBLEM, clients, RULE, rounds=40, participation=0.4, memory=ss.Memory())

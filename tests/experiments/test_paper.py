@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from softswitch.cli import app
 from softswitch.results.folder import find_runs
-from softswitch.results.report import write_report
+from softswitch.results.report.page import write_report
 from softswitch_experiments.paper import (
     EXPERIMENTS,
     alpha_tradeoff,

@@ -22,7 +22,7 @@ from softswitch.flower.jax_client import flatten_params, unflatten_params
 from softswitch.methods import LocalLoss
 from softswitch.results.folder import find_runs, open_run, write_result
 from softswitch.results.history import ClientOutcome
-from softswitch.results.report import write_report
+from softswitch.results.report.page import write_report
 from softswitch.support.files import write_json
 from softswitch_experiments.tasks.neyman_pearson import breast_cancer
 

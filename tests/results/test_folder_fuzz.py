@@ -29,7 +29,6 @@ from softswitch.results.folder import (
     read_frontier,
     resolve_run,
 )
-from softswitch.results.report import write_report
 from softswitch.results.report.clients import (
     build_calibration,
     build_columns,
@@ -37,7 +36,7 @@ from softswitch.results.report.clients import (
     natural_frequencies,
     summarise_clients,
 )
-from softswitch.results.report.page import describe_usefulness
+from softswitch.results.report.page import describe_usefulness, write_report
 from softswitch.tables import training
 from softswitch.tables.model import load as load_model
 

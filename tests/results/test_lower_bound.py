@@ -15,7 +15,7 @@ from softswitch.certification.optimality import with_lower_bound
 from softswitch.oracles.base import Evaluation
 from softswitch.results.baseline import LowerBound
 from softswitch.results.folder import write_result
-from softswitch.results.report import write_report
+from softswitch.results.report.page import write_report
 
 
 def make_bound(**changes):

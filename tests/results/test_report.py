@@ -17,8 +17,8 @@ from softswitch.cli import app
 from softswitch.cli.terminal import OUTCOME_CODES, ExitCode
 from softswitch.results.certificate import Outcome
 from softswitch.results.folder import Run, open_run
-from softswitch.results.report import write_report
 from softswitch.results.report.clients import HEADLINES, judge_run, natural_frequencies, summarise_clients
+from softswitch.results.report.page import write_report
 from softswitch.tables import training
 from softswitch.tables.metrics import judge_rate
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from small_run import rename_clients, small_run, table
 from softswitch.cli import app
 from softswitch.results.folder import CLIENTS, Run, _clients_csv
-from softswitch.results.report import write_report
+from softswitch.results.report.page import write_report
 from softswitch.tables.cells import parse_cells
 from softswitch.tables.table import read_table, write_table
 

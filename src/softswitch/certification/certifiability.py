@@ -153,12 +153,13 @@ def _rows_needed(groups: int, levels: ErrorLevels, row_range: Range | None) -> i
 
 @dataclass(frozen=True, eq=False)
 class ClientMargins:
-    """The margins s_i of the clients that have calibration rows, and what validation rows say about passing the tests.
+    """The margins m_i = s_i + e_i of the clients, and what validation rows say about passing the tests.
 
     For a rate, s_i is the bound minus the largest rate that certifies it with the client's number of calibration rows.
     For other functions it is z standard errors of an estimate from that number of rows. There, z is the median over the
     clients of the distance from the estimate on validation rows to its upper confidence limit, in standard errors. The
-    margin is 0 for clients where no model can be certified.
+    standard error e_i is that of the estimate on calibration rows minus that on the other rows. Every client that is
+    within the bound by m_i passes with the same probability. The margin is 0 where no model can be certified.
     """
 
     bound: float  # to certify
@@ -208,8 +209,8 @@ class ClientMargins:
         )
 
     def of(self, factor: float, names: Sequence[Any]) -> np.ndarray:
-        """Return the margins ``factor`` · s_i of clients by name; 0 for clients without calibration rows."""
-        margins = np.minimum(factor * self.unit, self.largest)
+        """Return the margins ``factor`` · m_i of clients by name; 0 for clients where no model can be certified."""
+        margins = np.minimum(factor * (self.unit + self.errors) * self.is_certifiable[:, None], self.largest)
         return np.nan_to_num(align(margins, self.names, names))
 
     def worst(self, constraint: np.ndarray, names: Sequence[Any]) -> float:

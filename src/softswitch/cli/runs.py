@@ -63,7 +63,7 @@ def report(
 ) -> None:
     """Write an HTML report with verdict, clients, charts, diagnostics and settings; it opens offline."""
     from softswitch.results.folder import resolve_run
-    from softswitch.results.report import write_report
+    from softswitch.results.report.page import write_report
 
     say(f"Report: {write_report([resolve_run(run) for run in runs], out)}")
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import optax
 
 from softswitch.certification.certifiability import Certifiability, ClientMargins, certifiability, is_rate
 from softswitch.certification.certify import certify_path
 from softswitch.certification.row_values import RowValues, row_ranges
 from softswitch.data.splits import DataSplit
+from softswitch.engine.baselines import best_constant
 from softswitch.engine.request import RunOptions, resolve_method
 from softswitch.engine.solve import solve_problem
 from softswitch.methods.automatic import Automatic, to_first_order
@@ -34,15 +36,14 @@ from softswitch.results.status import DiagnosticCode, StatusCode
 from softswitch.support import checks
 from softswitch.support.arrays import fingerprint
 
-MARGINS = (0.4, 0.8, 1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0)  # multiples c of the clients' margins in training
+MARGINS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # multiples c of the clients' margins in training
+FINE, MAX_STEPS = 0.005, 10  # relative change of F in a step between averages of two models, and number of steps
 LIKELY = math.log(0.9)  # log probability of passing at all clients from which c is not increased
-NO_GAIN = 0.02  # increase of that log probability below which a c above 1 is not increased
 SHORTER = 4  # first-order runs with margins have the rounds of the first run divided by this number
 FEWEST_ROUNDS = 200  # smallest number of rounds of these runs, unless the first run has fewer
 OFFSETS = (0.0, *(sign * 0.05 * 2.0**k for k in range(9) for sign in (-1, 1)))  # first grid of offsets of scores
 MAX_OFFSETS = 50  # number of offsets after refinement
 FLAT = 0.1  # weight of the distance between two offsets without a change of the constraint, in refinement
-CONSTANTS = tuple(sign * size for size in (0.01, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0) for sign in (-1, 1))
 INCOMPLETE = (StatusCode.DIVERGED, StatusCode.STOPPED)  # a first run with this status is not certified
 RECOMPUTED = (DiagnosticCode.STILL_IMPROVING, DiagnosticCode.TRIMMED_VIOLATION, DiagnosticCode.OUTLIER_VALUES)
 
@@ -110,10 +111,11 @@ def solve_certified(
 
     - For a rate with ``move``, the model with its scores shifted by offsets, from the safest offset on the validation
       split towards offsets with a smaller F.
-    - For other constraints, models trained with the tolerance ε − c·s_i at client i, for increasing c until all clients
-      are likely to pass together, or the tolerances are infeasible. The margin s_i depends on the client's number of
-      calibration rows (``ClientMargins``). The order of tests is from the largest c to 0, without models with a margin
-      that have a larger F on the validation split than the best constant prediction.
+    - For other constraints, models trained with the tolerance ε − c·m_i at client i, for increasing c until all clients
+      are likely to pass together, or the tolerances are infeasible. The margin m_i depends on the client's numbers of
+      rows (``ClientMargins``). Between two of these models there are averages of their parameters. The order of
+      tests is from the largest c to 0, without models with a margin that have a larger F on the validation split than
+      the best constant prediction.
 
     Those that are feasible on the training split are tested on the calibration split in this order, until a client
     fails (``certify_path``). The last model that passed is the answer. The probability that it violates ε at any client
@@ -212,9 +214,9 @@ class _Path:
         """The smallest F on the validation rows of a constant prediction within the bound; ∞ if none is."""
         if self.move is None:
             return math.inf
-        evaluations = [self._validate(self.move(self.first.params, 0.0, offset)) for offset in CONSTANTS]
-        feasible = [values for values in evaluations if values.constraint.max() <= self.method.tolerance]
-        return min((float(values.objective.max()) for values in feasible), default=math.inf)
+        constants = partial(self.move, self.first.params, 0.0)
+        values = best_constant(self._validate, constants, self.method)[1]
+        return float(values.objective.max()) if values.constraint.max() <= self.method.tolerance else math.inf
 
     def result_of(self, model: _Model) -> Result:
         """Return the first run with another model as its answer, and with the diagnostics that concern the model."""
@@ -233,8 +235,8 @@ class _Path:
 
         Models with a margin that are no better than a constant prediction are left out.
         """
-        models, options, (train, validation, _) = [first], self.options, self.split
-        method, rounds, chance = self.method, None, -math.inf  # second-order runs are short
+        path, below, options, (train, validation, _) = [first], 0.0, self.options, self.split
+        method, rounds = self.method, None  # second-order runs are short
         if not isinstance(self.first.method, SQP):
             done = len(self.first.history)
             method, rounds = to_first_order(method), max(min(FEWEST_ROUNDS, done), done // SHORTER)
@@ -242,12 +244,10 @@ class _Path:
         options = replace(options, rounds=rounds, output=replace(options.output, lower_bound=False), logging=logging)
         for factor in MARGINS:
             left = None if options.seconds is None else options.seconds - self.seconds
-            values = models[-1].training.constraint, train.names, models[-1].validation.constraint, validation.names
-            previous, chance = chance, margins.log_pass_probability(*values)
-            has_stalled = factor > 1 and chance < previous + NO_GAIN
-            if chance >= LIKELY or has_stalled or (left is not None and left <= 0):
+            values = path[-1].training.constraint, train.names, path[-1].validation.constraint, validation.names
+            if margins.log_pass_probability(*values) >= LIKELY or (left is not None and left <= 0):
                 break
-            problem = replace(self.problem, start=project(self.problem, models[-1].params))
+            problem = replace(self.problem, start=project(self.problem, path[-1].params))
             task = with_margins(problem, train, margins.of(factor, train.names))
             saved = options.checkpoints
             if saved is not None:  # named by its start too: it differs if the first run was extended
@@ -259,8 +259,16 @@ class _Path:
                 return None
             if not run.status.ok:
                 break
-            models.append(self._model(run.params, f"margin {factor:g}", run))
-        return [model for model in models[:0:-1] if model.objective < self.constant_objective] + models[:1]
+            last, new = path[-1], self._model(run.params, f"margin {factor:g}", run)
+            before, after = (float(one.training.objective.max()) for one in (last, new))
+            steps = math.ceil(np.clip(abs(after - before) / max(FINE * abs(before), 1e-300), 1, MAX_STEPS))
+            for share in np.arange(1, steps) / steps:
+                params = project(self.problem, optax.incremental_update(new.params, last.params, share))
+                average = self._model(params, f"margin {below + share * (factor - below):.3g}", run)
+                levels = [margins.worst(one.training.constraint, train.names) for one in (average, last, new)]
+                path += [average] if levels[0] <= max(levels[1:]) else []
+            path, below = [*path, new], factor
+        return [model for model in path[:0:-1] if model.objective < self.constant_objective] + path[:1]
 
     def _shift(self, first: _Model, move: Move, margins: ClientMargins) -> list[_Model]:
         """Return the model with its scores shifted, from the safest offset towards smaller F, without dominated ones.

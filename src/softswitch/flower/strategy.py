@@ -329,7 +329,7 @@ def server_app(
             if certificate is not None:
                 console.print(certificate.table())
         if find_spec("jinja2") is not None:
-            from softswitch.results.report import write_report
+            from softswitch.results.report.page import write_report
 
             console.print(f"Report: {write_report([folder])}", markup=False)
         console.print(f"Run folder: {folder.resolve()}", markup=False)

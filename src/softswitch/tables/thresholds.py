@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
@@ -29,7 +28,7 @@ from softswitch.methods.state import first_state
 from softswitch.oracles.base import Evaluation
 from softswitch.oracles.evaluation import ClientSummary, make_evaluator
 from softswitch.problem.choices import BINARY, MULTICLASS, NUMBER
-from softswitch.problem.networks import Network
+from softswitch.problem.parameters import Params
 from softswitch.problem.problem import Problem
 from softswitch.problem.ranges import ZERO_ONE
 from softswitch.results.baseline import CONSTANT, UNCONSTRAINED_WORST, Baseline
@@ -289,10 +288,10 @@ class FittedScore:
         shift: dict[str, Any] = {"score": self.score, "threshold": threshold, "clients": tuple(clients)}
         return ScoredModel(result, certificate, first=result.params, **test, **rows, **shift)
 
-    def _network(self, bias: np.ndarray, own: np.ndarray) -> Network:
+    def _network(self, bias: np.ndarray, own: np.ndarray) -> Params:
         """Return the linear model that calibrates the outputs and adds a shift."""
         weights = np.concatenate([self.scale * np.eye(len(bias)), np.repeat(own[:, None], len(bias), axis=1)])
-        return [{"w": jnp.asarray(weights, jnp.float32), "b": jnp.asarray(self.offset + bias, jnp.float32)}]
+        return [{"w": weights.astype(np.float32), "b": np.asarray(self.offset + bias, np.float32)}]
 
 
 def fit_score(
@@ -367,7 +366,7 @@ def _allowed_rates(names: Sequence[Any], limits: Certifiability | None, bound: f
 
 
 def _build_result(
-    evaluation: Evaluation, clients: ClientData, method: Method, params: Network, selected: str, seed: int
+    evaluation: Evaluation, clients: ClientData, method: Method, params: Params, selected: str, seed: int
 ) -> Result:
     """Return a result of one round: the values of a model at all clients."""
     objective, constraint = evaluation.objective, evaluation.constraint
