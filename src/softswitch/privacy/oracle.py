@@ -84,10 +84,13 @@ class PrivateOracle(HostOracle):
         return rows, self.local_steps * rows
 
     def digest(self) -> dict[str, str]:
-        """Return digests of data and functions, and the settings of the noise."""
+        """Return digests of the public numbers of rows and of the functions, and the settings of the noise.
+
+        There is no digest of the rows: whoever knows all rows but one could guess that row with it.
+        """
         functions = (self._losses.objective_function, self._losses.constraint_function)
         return {
-            "clients": fingerprint((self._rows, self.counts)),
+            "clients": fingerprint(self.counts),
             "program": " ".join(map(function_digest, (*functions, self._losses.surrogate_function))),
             "noise": repr((self.levels, self.participants, self.local_steps)),
         }
