@@ -90,7 +90,7 @@ def _columns(batch: Batch) -> Batch:
 
 
 def _to_slices(rows: Any, size: int) -> Any:
-    """Return arrays of rows as slices of ``size`` rows, padded with zeros; at least two, or the loop would be inlined."""
+    """Return arrays of rows as slices of ``size`` rows, padded with zeros; at least two, since one is inlined."""
     count = len(jax.tree.leaves(rows)[0])
     slices = max(2, -(-count // size))
 
