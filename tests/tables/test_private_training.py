@@ -225,7 +225,7 @@ def test_private_run_resumes_and_certifies_once(home):
     stopped = training.train(home / "settings.toml", callbacks=[lambda chunk: chunk.round == 10], progress=False)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
-    with pytest.raises(ValueError, match="its privacy is"):
+    with pytest.raises(ValueError, match="counts the releases of"):
         training.resume(stopped.folder, rounds=20)
     resumed = training.resume(stopped.folder, progress=False)
     assert resumed.certificate is not None
