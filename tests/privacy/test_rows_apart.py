@@ -7,6 +7,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 import softswitch.flower as fl
+from softswitch.certification.row_values import values_apart
+from softswitch.data.client_data import ClientData
 from softswitch.privacy import torch_rows
 from softswitch.privacy.noise import quantize_rows, sensitivity
 from softswitch.problem.problem import Problem
@@ -64,6 +66,25 @@ def test_row_does_not_change_other_rows(make_client, monkeypatch):
         for fewer in (rows[1:], rows[:-1]):
             for full, part in zip(sums(rows), sums(fewer), strict=True):
                 assert 0 < np.linalg.norm((full - part).astype(float)) <= sensitivity(len(full))
+
+
+def test_row_does_not_change_the_certified_values_of_others():
+    generator = np.random.default_rng(2)
+    start = {"a": jnp.zeros((100, 64)), "c": jnp.zeros(64)}
+    params = {name: 1e5 * generator.normal(size=value.shape).astype(np.float32) for name, value in start.items()}
+    x = generator.normal(size=(257, 100)).astype(np.float32)
+
+    def loss(params, batch):
+        return (jnp.maximum(batch["x"] @ params["a"], 0) @ params["c"]).mean()
+
+    def values(rows):
+        data = ClientData.from_arrays({"x": x[rows]}, client=np.zeros(len(rows)))
+        return values_apart(Problem(loss, loss, start), data, params)[0]
+
+    for count in (2, 64, 128, 256, 257):
+        rows = np.arange(count)
+        np.testing.assert_array_equal(values(rows)[1:], values(rows[1:]))
+        np.testing.assert_array_equal(values(rows)[:-1], values(rows[:-1]))
 
 
 def test_scalar_parameters_have_gradients():

@@ -35,7 +35,7 @@ def evaluate_rows(losses: Losses, params: Params, batch: Batch) -> Float[Array, 
     """Return f and g on each row of a batch as a batch of one row; the row weights are ignored."""
     evaluate = jax.vmap(lambda row: losses.values(params, as_batch(row, params)))
     values = lax.map(evaluate, _to_slices(_columns(batch), ROWS_TOGETHER))
-    return values.reshape(-1, values.shape[-1])[: len(batch[WEIGHT])]
+    return values.reshape(-1, values.shape[-1])[: len(jax.tree.leaves(batch)[0])]
 
 
 def sum_clipped_values(losses: Losses, params: Params, batch: Batch, counted: Array, clip: Any) -> Int[Array, " f"]:
