@@ -10,6 +10,7 @@ import pytest
 import softswitch as ss
 from benchmarks import flat
 from softswitch.certification.private import count_applicable_rows
+from softswitch.engine import private
 from softswitch.engine.private import make_plan
 from softswitch.engine.request import RunOptions
 from softswitch.oracles import evaluation
@@ -168,7 +169,7 @@ def test_stopped_run_resumes_and_is_evaluated_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.params, resumed.params)
     assert len(draws) == count + 2  # the shapes of a record are found by a round that is not released
     for changes in ({"rounds": 40}, {"privacy": dataclasses.replace(PRIVACY, epsilon=5)}):
-        with pytest.raises(ValueError, match=r"its privacy is RecordPrivacy.*for 30 rounds, not"):
+        with pytest.raises(ValueError, match=r"releases of RecordPrivacy.*for 30 rounds of 1 steps, not"):
             run_with_checkpoints(tmp_path, **changes)
 
 
@@ -199,10 +200,57 @@ def test_resume_needs_the_count_of_rounds(tmp_path):
         run_with_checkpoints(tmp_path)
 
 
+def test_checkpoint_has_no_digest_of_the_rows(tmp_path):
+    """Whoever has a checkpoint and all rows but one could test guesses of that row against such a digest."""
+    columns = {name: np.array(column) for name, column in CLIENTS.rows.columns.items()}
+    columns["x"][0] += 1
+    owner = np.repeat(CLIENTS.names, CLIENTS.sizes)
+    changed = ss.ClientData.from_arrays(columns, client=owner)
+    identities = []
+    for i, clients in enumerate((CLIENTS, changed)):
+        saved = ss.Checkpoints(tmp_path / str(i))
+        flat.solve(PROBLEM, clients, RULE, privacy=PRIVACY, rounds=10, checkpoints=saved, progress=False)
+        names = ("clients", "program", "start", "numbers", "method", "noise", "privacy")
+        identities.append({name: saved.saved_identity(name) for name in names})
+    assert None not in identities[0].values()
+    assert identities[0] == identities[1]
+
+
 def test_budget_spent_before_the_first_checkpoint(tmp_path):
-    ReleaseLedger(tmp_path).begin_rounds(30)
+    run_with_checkpoints(tmp_path, lambda chunk: chunk.round == 10)
+    ReleaseLedger(tmp_path).begin_rounds(20)
+    for file in tmp_path.glob("round-*"):
+        file.unlink()
     with pytest.raises(ValueError, match="privacy budget"):
         run_with_checkpoints(tmp_path)
+
+
+def test_counts_belong_to_the_settings_of_the_noise(tmp_path):
+    """Rounds with little noise do not count as rounds with much noise, also if the checkpoints were deleted."""
+    run_with_checkpoints(tmp_path, lambda chunk: chunk.round == 10, privacy=ss.RecordPrivacy(epsilon=100, delta=1e-4))
+    for file in tmp_path.glob("round-*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"releases of RecordPrivacy\(epsilon=100"):
+        run_with_checkpoints(tmp_path)
+
+
+def test_process_that_started_before_another_ended_spends_nothing_twice(tmp_path, monkeypatch):
+    """The counts are read when a folder's lock is held: a process may have waited while another one ran to its end."""
+    prepare, others = private.prepare_federation, []
+
+    def prepare_slowly(*given):
+        request = prepare(*given)
+        if not others:
+            others.append(None)
+            others.append(run_with_checkpoints(tmp_path))
+        return request
+
+    monkeypatch.setattr(private, "prepare_federation", prepare_slowly)
+    late = run_with_checkpoints(tmp_path)
+    np.testing.assert_array_equal(late.client_constraint, others[1].client_constraint)
+    assert late.privacy.releases == others[1].privacy.releases
+    with pytest.raises(ValueError, match="30 are spent"):
+        ReleaseLedger(tmp_path, planned=30).begin_rounds(1)
 
 
 def test_unsampled_rounds_cost_nothing():

@@ -293,6 +293,8 @@ def test_distance_is_limited_in_all_requests():
                 handlers._admit(client, kind, *points)
     with pytest.raises(wire.InvalidMessageError, match="must have the shapes"):
         handlers._admit(client, wire.REPORT, {"w": np.zeros(4)})
+    with pytest.raises(wire.InvalidMessageError, match="must have real numbers"):  # complex ones have another distance
+        wire.from_record(wire.to_record({"w": np.full(3, 1e9j)}))
     result = run_strategy(make_grid(make_policy(max_distance=1e-6)), rounds=2).result
     outcomes = result.history.per_client.outcomes[:, 0].tolist()
     assert outcomes == [ClientOutcome.COUNTED, ClientOutcome.REFUSED]

@@ -123,3 +123,10 @@ def test_dtype_of_the_server_does_not_matter(tmp_path):
         direction = client.update({"w": np.ones(FEATURES, dtype)}, task, LocalLoss(1.0, np.zeros(1), 0.0, 0.0))["w"]
         assert direction.dtype == np.float32
     assert json.loads((tmp_path / "a" / "spent.json").read_text())["releases"] == [0, 2, 0]
+
+
+def test_noise_that_does_not_fit_is_refused():
+    """OpenDP saturates at 64 bits. The sum of saturated noise and a constant would be that constant, shifted."""
+    assert len(np.unique(add_noise(np.full((50, 1), 7), 1e10))) > 1
+    with pytest.raises(ValueError, match="noise must be at most"):
+        add_noise(np.full((50, 1), 7), 1e13)

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -125,6 +126,51 @@ def test_removing_a_row_does_not_move_others_between_splits(home):
     assert 0.2 < len(held_out) / 900 < 0.3
 
 
+ODD_CELLS = [
+    {"sex": "X"},
+    {"sex": ""},
+    {"sex": "é"},
+    {"age": "30.5"},
+    {"age": "1,500"},
+    {"dose": "?"},
+    {"dose": "5 %"},
+    {"dose": "1e3"},
+    {"ill": "1.0"},
+    {"ward": "3"},
+]
+
+
+def read_rows(folder, table, encoding):
+    """Return the training and the held-out rows of a table, as sets."""
+    table.to_csv(folder / "cases.csv", index=False, encoding=encoding)
+    sections = settings_dict()
+    sections["privacy"] |= {"levels": ["sex: 01, 02, X"]}
+    ready = prepare_table(parse_config(sections), folder)
+    return [
+        sorted(zip(np.repeat(rows.names, rows.sizes), *(column.tolist() for column in np.asarray(arrays)), strict=True))
+        for rows in (ready.train, ready.held_out)
+        for arrays in [np.column_stack([rows.rows.columns["y"], rows.rows.columns["x"]]).T]
+    ]
+
+
+@pytest.mark.parametrize("cell", ODD_CELLS)
+def test_row_does_not_change_how_others_are_read(tmp_path, cell):
+    """A text in a column of numbers, say, must not turn the other cells into text: it would change every row."""
+    table = cases(rows=120).round(2).astype(str)
+    table["sex"] = table["sex"].map({"F": "01", "M": "02"})
+    odd = pd.concat([table, table.iloc[[0]].assign(**cell)])
+    encoding = "cp1252" if cell == {"sex": "é"} else "utf-8"
+    if encoding == "cp1252":
+        with pytest.raises(ValueError, match="utf-8"):
+            read_rows(tmp_path, odd, encoding)
+        return
+    before, after = read_rows(tmp_path, table, encoding), read_rows(tmp_path, odd, encoding)
+    moved = [Counter(new) - Counter(old) for old, new in zip(before, after, strict=True)]
+    lost = [Counter(old) - Counter(new) for old, new in zip(before, after, strict=True)]
+    assert sum(map(len, moved)) == 1
+    assert sum(map(len, lost)) == 0
+
+
 def settings_dict():
     return tomllib.loads(SETTINGS)
 
@@ -179,7 +225,7 @@ def test_private_run_resumes_and_certifies_once(home):
     stopped = training.train(home / "settings.toml", callbacks=[lambda chunk: chunk.round == 10], progress=False)
     assert stopped.result.status.code is ss.StatusCode.STOPPED
     assert stopped.certificate is None
-    with pytest.raises(ValueError, match="its privacy is"):
+    with pytest.raises(ValueError, match="counts the releases of"):
         training.resume(stopped.folder, rounds=20)
     resumed = training.resume(stopped.folder, progress=False)
     assert resumed.certificate is not None

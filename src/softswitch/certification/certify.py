@@ -21,7 +21,7 @@ from softswitch.certification.certifiability import certifiability
 from softswitch.certification.intervals import ErrorLevels, Ranges, unknown_interval
 from softswitch.certification.limits import MAX_ROWS, additional_mean_rows, additional_rate_rows
 from softswitch.certification.private import certificate_noise, count_applicable_rows, private_intervals
-from softswitch.certification.row_values import Kind, RowValues, compute_intervals, row_ranges
+from softswitch.certification.row_values import Kind, compute_intervals, row_ranges, values_apart
 from softswitch.data.client_data import ClientData
 from softswitch.oracles.options import TorchData
 from softswitch.privacy.settings import RecordPrivacy
@@ -90,7 +90,7 @@ def certify(
         intervals = compute_intervals(params, problem, held_out, levels, ranges)
     else:
         count_applicable_rows(problem, held_out)
-        values, at_start = (RowValues(problem, held_out, at).by_client for at in (params, problem.start))
+        values, at_start = (values_apart(problem, held_out, at) for at in (params, problem.start))
         pairs = zip(values, at_start, strict=True)
         intervals = [private_intervals(*pair, noise.multiplier, levels, ranges) for pair in pairs]
     clients = list(zip(held_out.names, intervals, strict=True))

@@ -21,7 +21,7 @@ from softswitch.certification.intervals import RESAMPLES, ErrorLevels, Ranges, a
 from softswitch.data.client_data import ClientData, Rows
 from softswitch.oracles.evaluation import Losses, map_slices
 from softswitch.oracles.out_of_core import evaluate
-from softswitch.privacy.jax_rows import as_batch
+from softswitch.privacy.jax_rows import as_batch, evaluate_rows
 from softswitch.problem.parameters import Params, float_dtype
 from softswitch.problem.problem import PooledConstraint, Problem
 from softswitch.problem.ranges import Range, function_ranges
@@ -156,6 +156,12 @@ class RowValues:
         return intervals.resampled_interval(np.concatenate(resampled).astype(float), value, size, levels)
 
 
+def values_apart(problem: Problem, data: ClientData, params: Params) -> list[np.ndarray]:
+    """Return the values on single rows, rows × functions per client, with rounding that no other row changes."""
+    by_row = np.asarray(_apart(Losses.of(problem), params, data.rows.columns), dtype=float)
+    return np.split(by_row, np.cumsum(data.sizes)[:-1])
+
+
 def row_ranges(problem: Problem, data: ClientData, params: Params | None = None) -> list[Range | None]:
     """Return the ranges of f and then each g on a row, traced with ``params`` (default: the start); None if unknown."""
     params = problem.start if params is None else params
@@ -202,6 +208,9 @@ def _mean(by_row: np.ndarray) -> float:
 def _on_rows(rows: Rows, params: Params, losses: Losses, statistics: bool) -> jax.Array:
     function = losses.statistics if statistics else losses.values
     return map_slices(lambda row: function(params, as_batch(row, params)), rows.columns, 1 << 16)
+
+
+_apart = partial(jax.jit, static_argnames="losses")(evaluate_rows)
 
 
 @partial(jax.jit, static_argnames="losses")

@@ -83,8 +83,9 @@ def solve_privately(problem: Problem, clients: ClientData, method: Method, optio
     privacy, sampling = cast(RecordPrivacy, options.privacy), options.sampling or Sampling()
     counts, plan = count_applicable_rows(problem, clients), make_plan(privacy, options)
     ledger, planned, options = ReleaseLedger(), cast(int, plan.options.rounds), plan.options
+    settings = f"{privacy} for {planned} rounds"
     if options.checkpoints is not None:
-        ledger = ReleaseLedger(Path(options.checkpoints.folder))
+        ledger = ReleaseLedger(Path(options.checkpoints.folder), f"{settings} of {sampling.local_steps} steps", planned)
         options = _without_lost_rounds(options, options.checkpoints, ledger)
     oracle = PrivateOracle(
         problem,
@@ -99,7 +100,7 @@ def solve_privately(problem: Problem, clients: ClientData, method: Method, optio
     federation = Federation(oracle, problem.start, clients.names, problem.domain)
     method = _fill_method(to_first_order(method), oracle, plan.options)
     request = prepare_federation(federation, (method,), options)
-    request = replace(request, privacy=f"{privacy} for {planned} rounds")
+    request = replace(request, privacy=settings)
     result = add_account(run(request, method), oracle, plan)
     return _compare_with_ranges(result, problem, privacy)
 

@@ -16,6 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 RESOLUTION = 2**24  # number of grid intervals in the clipping norm
+MAX_SCALE = 2.0**58  # of the noise, in grid intervals; 64-bit integers are 32 times as large
 
 
 def quantize_rows(rows: Any, clip: Any) -> Any:
@@ -55,7 +56,13 @@ def add_noise(sums: np.ndarray, multiplier: float) -> np.ndarray:
 
 
 def discrete_gaussian(count: int, scale: float) -> np.ndarray:
-    """Return ``count`` independent integers from the discrete Gaussian distribution with parameter ``scale``."""
+    """Return ``count`` independent integers from the discrete Gaussian distribution with parameter ``scale``.
+
+    Raise ValueError if the noise may not fit into 64 bits: sums with saturated noise would be exact.
+    """
+    if scale > MAX_SCALE:
+        maximum = MAX_SCALE / RESOLUTION
+        raise ValueError(f"noise must be at most {maximum:.2g} clipping norms, but is {scale / RESOLUTION:.2g}")
     return np.array(_sampler(scale)([0] * count), np.int64)
 
 

@@ -60,7 +60,8 @@ class PrivateOracle(HostOracle):
         self._offsets, self._sizes = np.cumsum(clients.sizes) - clients.sizes, clients.sizes
         self._dtype = np.dtype(float_dtype(problem.start))
         self._slice_size = partial(slice_size, participants)
-        self._row_bytes = 4 * clients.rows.row_bytes + 24
+        # Slices depend on public numbers only: a row must not change the shapes that other rows are computed with.
+        self._client_bytes = math.ceil(privacy.rate * self.counts.max()) * (4 * clients.rows.row_bytes + 24)
         self._parameter_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(problem.start))
 
     @property
@@ -84,10 +85,13 @@ class PrivateOracle(HostOracle):
         return rows, self.local_steps * rows
 
     def digest(self) -> dict[str, str]:
-        """Return digests of data and functions, and the settings of the noise."""
+        """Return digests of the public numbers of rows and of the functions, and the settings of the noise.
+
+        There is no digest of the rows: whoever knows all rows but one could guess that row with it.
+        """
         functions = (self._losses.objective_function, self._losses.constraint_function)
         return {
-            "clients": fingerprint((self._rows, self.counts)),
+            "clients": fingerprint(self.counts),
             "program": " ".join(map(function_digest, (*functions, self._losses.surrogate_function))),
             "noise": repr((self.levels, self.participants, self.local_steps)),
         }
@@ -126,7 +130,7 @@ class PrivateOracle(HostOracle):
         for _ in range(self.local_steps):
             drawn = self._draw_rows(clients)
             points = to_params(start - float(step_size) * total)
-            size = self._slice_size(drawn.indices.shape[1] * self._row_bytes + 3 * self._parameter_bytes)
+            size = self._slice_size(self._client_bytes + 3 * self._parameter_bytes)
             arguments = points, drawn, np.stack(mixes), self.privacy.clip_gradient
             sums = _gradient_sums(self._rows, *arguments, self._losses, size)
             total += per_row * add_noise(np.asarray(sums), self.levels.step)
@@ -151,7 +155,7 @@ class PrivateOracle(HostOracle):
         self, params: Params, clients: np.ndarray, drawn: DrawnRows, level: float, share: float
     ) -> np.ndarray:
         """Return noisy f and g: noisy sums divided by expected numbers of rows, or −∞ if these are 0."""
-        clip, size = self.privacy.clip_value, self._slice_size(drawn.indices.shape[1] * self._row_bytes)
+        clip, size = self.privacy.clip_value, self._slice_size(self._client_bytes)
         sums = _value_sums(self._rows, params, drawn, clip, self._losses, size)
         return self._over_counts(clip * add_noise(np.asarray(sums), level), share, -np.inf, clients)
 

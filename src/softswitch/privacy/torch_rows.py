@@ -1,7 +1,13 @@
-"""Values and clipped gradients of single rows with PyTorch, for private clients."""
+"""Values and clipped gradients of single rows with PyTorch, for private clients.
+
+PyTorch's rounding depends on the shape of a batch and on a row's place in it, and at extreme parameters that changes
+values by much. Another row must not change it. So rows are computed in slices of one size, and each row has a random
+place in its slice, drawn independently of all other rows.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +22,7 @@ from softswitch.oracles.torch_rows import TorchRows
 from softswitch.privacy.numpy_rows import Arrays, sum_clipped_gradients
 from softswitch.problem.parameters import Params
 
-ROWS = 64  # number of rows that are computed together
+ROWS = 64  # number of rows that are computed together; a divisor of 256
 
 
 class RowFunctions:
@@ -30,9 +36,14 @@ class RowFunctions:
     def evaluate(self, params: Params, data: TorchRows, rows: np.ndarray) -> np.ndarray:
         """Return f and each g on every single row of ``rows``, as an array of rows × functions."""
         self._functions.load(params)
+        if not len(rows):
+            return np.zeros((0, 0))
+        values, order = [], []
         with preserve_module(self._functions.module):
-            values = [self._joint.report(batches).double().cpu().numpy() for batches in _single_rows(data, rows)]
-        return np.concatenate(values) if values else np.zeros((0, 0))
+            for batches, used, places in _single_rows(data, rows):
+                values.append(self._joint.report(batches).double().cpu().numpy()[used])
+                order.append(places)
+        return np.concatenate(values)[np.argsort(np.concatenate(order))]
 
     def sum_gradients(self, params: Params, data: TorchRows, rows: np.ndarray, mix: Any, clip: float) -> Arrays:
         """Return the sum over rows of clipped gradients of <mix, (f, surrogate of g)>, in integers."""
@@ -40,21 +51,32 @@ class RowFunctions:
         like = next(iter(self._functions.trained.values()))
 
         def gradients() -> Iterator[Arrays]:
-            for batches in _single_rows(data, rows):
+            for batches, used, _ in _single_rows(data, rows):
                 constraint: Any = np.tile(mix[1:], (len(batches), 1))
                 loss = LocalLoss(float(mix[0]), constraint, 0.0, 0.0)
                 losses = LocalLosses.of(loss, np.arange(len(batches)), like)
                 stacked = self._joint.directions([batches], losses, 1, 0.0)
-                yield {name: part.double().cpu().numpy() for name, part in stacked.items()}
+                yield {name: part.double().cpu().numpy()[used] for name, part in stacked.items()}
 
         with preserve_module(self._functions.module):
             return sum_clipped_gradients(gradients(), params, clip)
 
 
-def _single_rows(data: TorchRows, rows: np.ndarray) -> Iterator[ClientBatches]:
-    """Yield slices of the rows, each row as a batch."""
-    for start in range(0, len(rows), ROWS):
-        yield ClientBatches([data.take(rows[i : i + 1]) for i in range(start, min(start + ROWS, len(rows)))])
+def _single_rows(data: TorchRows, rows: np.ndarray) -> Iterator[tuple[ClientBatches, np.ndarray, np.ndarray]]:
+    """Yield slices with each row as a batch: the batches, a mask of those in use, and their places in ``rows``."""
+    columns = _draw_columns(rows)
+    order = np.argsort(columns, kind="stable")
+    lines = np.arange(len(rows)) - np.searchsorted(columns[order], columns[order])
+    table: Any = np.full((lines.max(initial=-1) + 1, ROWS), -1)
+    table[lines, columns[order]] = order
+    for places in table:
+        used = places >= 0
+        yield ClientBatches([data.take(rows[i : i + 1]) for i in np.where(used, places, 0)]), used, places[used]
+
+
+def _draw_columns(rows: np.ndarray) -> np.ndarray:
+    """Return the place of each row in its slice."""
+    return np.frombuffer(os.urandom(len(rows)), np.uint8) % ROWS
 
 
 def describe_row_mixing(module: torch.nn.Module) -> str | None:

@@ -73,7 +73,7 @@ def unflatten_vector(vectors: np.ndarray, like: Tree) -> Tree:
     """Return arrays of the shapes in ``like`` from their entries in the last axis; further axes are in front."""
     leaves, tree = jax.tree.flatten(like)
     parts = np.split(vectors, np.cumsum([np.size(leaf) for leaf in leaves])[:-1], axis=-1)
-    shaped = [part.reshape(*vectors.shape[:-1], *np.shape(leaf)) for part, leaf in zip(parts, leaves, strict=True)]
+    shaped = [part.reshape((*vectors.shape[:-1], *np.shape(leaf))) for part, leaf in zip(parts, leaves, strict=True)]
     restored: Tree = jax.tree.unflatten(tree, shaped)
     return restored
 

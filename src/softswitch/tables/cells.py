@@ -57,6 +57,23 @@ def parse_cells(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()
     return texts if numbers is None else numbers
 
 
+def parse_each(values: pd.Series, decimal: str = ".", empty: Sequence[str] = ()) -> pd.Series:
+    """Return a column with each cell parsed by itself, whatever other cells hold: a number, text, or NA if empty."""
+
+    def parse(cell: object) -> object:
+        if isinstance(cell, str):
+            text = cell.strip()
+            numbers = _match_numbers([text], decimal)
+            cell = None if text in (*EMPTY, *empty) else float(numbers[0]) if numbers else text
+        return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+
+    if not is_text(values):
+        return values
+    codes, distinct = pd.factorize(values)
+    cells = np.array([*map(parse, distinct), None], dtype=object)[codes]
+    return pd.Series(cells, index=values.index, name=values.name).infer_objects()
+
+
 def parse_numbers(values: pd.Series, decimal: str = ".") -> pd.Series | None:
     """Return a text column as floats, with NaN for empty cells; None if a cell is not a number.
 

@@ -20,10 +20,11 @@ from softswitch.methods.memory import Memory
 from softswitch.methods.softmax_sgm import SoftmaxSGM
 from softswitch.problem.problem import Problem
 from softswitch.support import checks
+from softswitch.tables.cells import parse_each
 from softswitch.tables.constraints import KINDS, build_problem
 from softswitch.tables.features import Encoding, mark_categories
 from softswitch.tables.labels import Label, NumberLabel, fit_label
-from softswitch.tables.private import declared_encoding, declared_label, hold_out_by_hash
+from softswitch.tables.private import PRIVATE_FORM, declared_encoding, declared_label, hold_out_by_hash
 from softswitch.tables.settings import (
     AIMS,
     AUTO,
@@ -124,7 +125,13 @@ def prepare_table(config: Config, folder: Path) -> PreparedTable:
 def _read(file: Path, config: Config) -> tuple[pd.DataFrame, int]:
     """Return the table without the rows that lack a label, a client or a group, and the number of these rows."""
     data, task = config.data, config.task
-    table = read_table(file, encoding=data.encoding, separator=data.separator, decimal=data.decimal, empty=data.empty)
+    form = {name: getattr(data, name) for name in ("encoding", "separator", "decimal")}
+    if config.privacy.epsilon is None:
+        table = read_table(file, empty=data.empty, **form)
+    else:  # a row must not change how others are read
+        form = {name: PRIVATE_FORM[name] if value == AUTO else value for name, value in form.items()}
+        table = read_table(file, as_text=True, **form)
+        table = table.apply(parse_each, decimal=form["decimal"], empty=data.empty)
     group = (task.sensitive,) if KINDS[task.kind].uses_groups else ()
     needed = [name for name in (data.label, data.client, *group) if name in table.columns]
     complete = table.dropna(subset=needed).reset_index(drop=True)

@@ -14,12 +14,14 @@ import pandas as pd
 
 from softswitch.privacy.settings import RecordPrivacy
 from softswitch.support.checks import call_all
+from softswitch.tables.cells import parse_each
 from softswitch.tables.features import Categorical, Encoding, Numeric, to_categories
 from softswitch.tables.labels import Label, MulticlassLabel, NumberLabel
 from softswitch.tables.settings import AIMS, Config
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*(.+?)\s*:\s*({_NUMBER})\s+to\s+({_NUMBER})\s*")
+PRIVATE_FORM = {"encoding": "utf-8-sig", "separator": ",", "decimal": "."}  # of text files; not detected from rows
 WITHHELD = "withheld: private data"  # in run.json instead of the file's digest, which would allow guessing the file
 
 
@@ -85,7 +87,7 @@ def _declared_number(entry: str) -> Numeric:
 
 def _declared_levels(entry: str) -> Categorical:
     name, _, text = entry.partition(":")
-    levels = tuple(level.strip() for level in text.split(","))
+    levels = tuple(to_categories(parse_each(pd.Series(text.split(",")))).fillna(""))
     if not name.strip() or len(levels) < 2 or len(set(levels)) < len(levels) or not all(levels):
         raise ValueError(f"privacy.levels must be strings like 'sex: F, M', but one is {entry!r:.100}")
     return Categorical(name.strip(), levels)
@@ -93,7 +95,7 @@ def _declared_levels(entry: str) -> Categorical:
 
 def hold_out_by_hash(table: pd.DataFrame, share: float, seed: int) -> np.ndarray:
     """Return a mask of about this share of the rows, by a hash of each row: no row depends on the others."""
-    cells = table.apply(to_categories).fillna("")
+    cells = table.apply(to_categories).where(table.notna(), "")
     hashes = pd.util.hash_pandas_object(cells, index=False, hash_key=f"{seed % 10**16:016d}")
     return np.asarray(hashes.to_numpy() < share * 2.0**64)
 

@@ -169,7 +169,7 @@ def resume(
     is_evaluated = ReleaseLedger(run.folder / CHECKPOINTS).is_evaluated
     if config.privacy.epsilon is not None and "status" in run.about and is_evaluated:
         raise ValueError(f"{run.folder} is finished: evaluating it again would exceed its privacy budget")
-    if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):  # checkpoints check withheld data
+    if run.about["data"]["sha256"] not in (WITHHELD, table.fingerprint):
         raise ValueError(f"{config.data.file} has changed since {run.folder} started; start a new run")
     if config != old:  # written once the run continues, because it may still be refused
         callbacks = (lambda _: write_atomically(run.folder / CONFIG, write_config(config).encode()), *callbacks)
