@@ -170,7 +170,7 @@ class ClientSummary(NamedTuple):
     @classmethod
     def missing(cls, dtype: Any = None) -> ClientSummary:
         """Return the summary of a round without an evaluation: NaN everywhere."""
-        return cls(*[jnp.full((), jnp.nan, dtype)] * 4)
+        return cls(*[np.full((), np.nan, dtype)] * 4)
 
 
 def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:
