@@ -77,7 +77,7 @@ class StepwiseEngine(CompiledEngine):
     ) -> tuple[State, Record]:
         """Run round k: report, decide, update, apply. Return the next state and the round's record."""
         oracle: Any = setup.oracle
-        method, number, round_key = setup.method, np.int32(k), _round_key(key, k)
+        method, number, round_key = setup.method, jnp.int32(k), _round_key(key, k)
         server = setup._replace(oracle=None)
         if setup.places is None:
             draws = oracle.draw(round_key)

@@ -160,8 +160,8 @@ class TorchOracle(HostOracle):
             total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
             for some, directions in self._directions(places, params, draws, decision, step_size):
                 for name, part in directions.items():
-                    if len(some) == 1:
-                        total[name].add_(part[0], alpha=weights[some[0]])
+                    if isinstance(some, int):
+                        total[name].add_(part, alpha=weights[some])
                     else:
                         total[name] += torch.tensordot(self._tensor(weights[some]).to(part.dtype), part, 1)
         return {name: part.cpu().numpy() for name, part in total.items()}
@@ -171,7 +171,10 @@ class TorchOracle(HostOracle):
     ) -> dict[str, np.ndarray]:
         """Return every u_i, stacked along the first axis."""
         each = self._directions(np.arange(len(draws.clients)), params, draws, decision, step_size)
-        parts = [{name: part.cpu().numpy() for name, part in directions.items()} for _, directions in each]
+        parts = [
+            {name: (part[None] if isinstance(some, int) else part).cpu().numpy() for name, part in directions.items()}
+            for some, directions in each
+        ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _weighted_gradient(
@@ -199,8 +202,11 @@ class TorchOracle(HostOracle):
 
     def _directions(
         self, places: np.ndarray, params: Arrays, draws: HostDraws, decision: Decision, step_size: float
-    ) -> Iterator[tuple[np.ndarray, Weights]]:
-        """Yield (places, stacked directions) of slices of participants; then set the mean of their statistics."""
+    ) -> Iterator[tuple[np.ndarray | int, Weights]]:
+        """Yield (places, stacked directions) of slices of participants, or (place, direction) of one after another.
+
+        The layers' statistics are then the mean of those after the participants' steps.
+        """
         drawn, functions = self._draw(draws, UPDATE, self.local_steps), self.functions
 
         def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
@@ -218,12 +224,14 @@ class TorchOracle(HostOracle):
             start = {name: weight.detach().clone() for name, weight in functions.trained.items()}
             for place in some.tolist():
                 functions.load(start)
-                self._statistics.write(before)
+                if before:
+                    self._statistics.write(before)
                 loss = decision.local_loss.of(place)
                 with seeded((draws.seed, int(draws.clients[place]), LAYERS)), self._autocast():
                     direction = functions.direction(batches, loss, self.local_steps, step_size)
-                yield np.array([place]), {name: part[None] for name, part in direction.items()}
-                after.append(self._statistics.read())
+                yield place, direction
+                if before:
+                    after.append(self._statistics.read())
             self._statistics.write_mean(after)
 
     def _compute_jointly(

@@ -214,7 +214,7 @@ class ModuleFunctions:
         weights = self.trained
         self._begin_gradients()
         if self.optimizer is None or step_size == 0:
-            return self._plain_steps(batches, loss, local_steps, step_size)
+            return self._plain_steps(iter(batches), loss, local_steps, step_size)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         optimizer = self.optimizer(list(weights.values()), lr=step_size)
         for batch in islice(batches, local_steps):
@@ -225,18 +225,16 @@ class ModuleFunctions:
         scale = 1 / (step_size * local_steps)
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
-    def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        total: Weights = {}
-        for step, batch in enumerate(islice(batches, local_steps), start=1):
-            self._backward(batch, loss)
-            slopes = self._take_gradients()
-            with torch.no_grad():
-                for name, slope in slopes.items():
-                    if step < local_steps:
-                        self.trained[name].sub_(slope, alpha=step_size)
-                    if step > 1:
-                        slope += total[name]
-            total = slopes
+    def _plain_steps(self, batches: Iterator[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
+        start = [weight.detach().clone() for weight in self.trained.values()]
+        for step in range(1, local_steps + 1):
+            self._backward(next(batches), loss)  # gradients add up
+            if step < local_steps:
+                with torch.no_grad():
+                    for weight, first in zip(self.trained.values(), start, strict=True):
+                        if weight.grad is not None:
+                            torch.sub(first, weight.grad, alpha=step_size, out=weight)
+        total = self._take_gradients()
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
     def _backward(self, batch: Any, loss: LocalLoss, scale: float = 1.0) -> None:
@@ -244,23 +242,22 @@ class ModuleFunctions:
 
         The gradient is multiplied by ``scale``.
         """
-        roots, slopes = [], []  # a backward pass from f and g with their coefficients needs no sum
+        terms: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # values with their coefficients; None for 1
         if coefficient := scale * float(loss.objective):
             value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
-            roots, slopes = [value], [torch.full_like(value, coefficient)]
-        mix, penalty = scale * np.asarray(loss.constraint, float), scale * float(loss.penalty)
-        if penalty or mix.any():
-            constraints = self._vector(self.surrogate or self.constraint, batch)
-            slope = torch.from_numpy(mix).to(constraints)
-            if penalty:
+            terms.append((value, None if coefficient == 1 else torch.full_like(value, coefficient)))
+        mix, penalty = [scale * float(b) for b in loss.constraint], scale * float(loss.penalty)
+        if penalty or any(mix):
+            values = self._vector(self.surrogate or self.constraint, batch)
+            coefficients = None if mix == [1] and not penalty else values.new_tensor(mix)
+            if coefficients is not None and penalty:
                 with torch.no_grad():
-                    exact = constraints if self.surrogate is None else self._vector(self.constraint, batch)
-                    slope = slope + penalty * (exact > float(loss.tolerance))
-            roots.append(constraints)
-            slopes.append(slope)
-        if any(root.requires_grad for root in roots):  # else constant, such as −∞
-            kept = [(root, slope) for root, slope in zip(roots, slopes, strict=True) if root.requires_grad]
-            torch.autograd.backward(*zip(*kept, strict=True))
+                    exact = values if self.surrogate is None else self._vector(self.constraint, batch)
+                    coefficients += penalty * (exact > float(loss.tolerance)).to(coefficients)
+            terms.append((values, coefficients))
+        if terms := [term for term in terms if term[0].requires_grad]:  # else constant, such as −∞
+            roots, slopes = zip(*terms, strict=True)
+            torch.autograd.backward(roots, slopes)
 
     def _vector(self, function: Function, batch: Any) -> torch.Tensor:
         return torch.as_tensor(function(self.module, batch)).reshape(-1)

@@ -37,9 +37,7 @@ TOLERANCES = {torch.float32: (1e-3, 1e-4), torch.float64: (1e-8, 1e-10)}  # rela
 class ClientBatches:
     """A batch of each of several clients: a list of parts, or one batch that is stacked along a new first axis."""
 
-    def __init__(
-        self, parts: Sequence[Any] | None = None, stacked: tuple[torch.Tensor, ...] | None = None
-    ) -> None:
+    def __init__(self, parts: Sequence[Any] | None = None, stacked: tuple[torch.Tensor, ...] | None = None) -> None:
         self._parts, self._stacked = parts, stacked
 
     def __len__(self) -> int:

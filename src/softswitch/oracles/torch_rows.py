@@ -145,7 +145,8 @@ class TensorStore:
         """Yield the rows ``places[i]`` as one batch for each i; several small batches are read at once."""
         size = sum(column[0].numel() * column.element_size() for column in self._columns) * places[0].size
         for some in torch.from_numpy(places).to(self._columns[0].device).split(max(1, MAX_READ // size)):
-            yield from zip(*(column[some].unbind() for column in self._columns), strict=True)
+            rows = [column.index_select(0, some.flatten()).unflatten(0, some.shape) for column in self._columns]
+            yield from zip(*(column.unbind() for column in rows), strict=True)
 
     def all_rows(self, clients: np.ndarray) -> list[tuple[torch.Tensor, ...]]:
         """Return all rows of every client, without copies."""
