@@ -20,7 +20,7 @@ from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
 PROBE_ROWS = 8  # number of rows of a client on which ways of computing are compared
-SLICE_BYTES = 2**24  # memory of the clients that are computed together on a processor: more is slow beyond its caches
+SLICE_BYTES = 2**22  # memory of the clients that are computed together on a processor: more is slow beyond its caches
 DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its memory
 COPIES = 4  # number of copies of the parameters that the local steps of a client need
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
