@@ -170,7 +170,8 @@ class ClientSummary(NamedTuple):
     @classmethod
     def missing(cls, dtype: Any = None) -> ClientSummary:
         """Return the summary of a round without an evaluation: NaN everywhere."""
-        return cls(*[jnp.full((), jnp.nan, dtype)] * 4)
+        value: Any = np.full((), np.nan, jnp.result_type(float) if dtype is None else dtype)
+        return cls(*[value] * 4)
 
 
 def summarize_clients(objective: Float[Array, " n"], constraint: Float[Array, "n c"]) -> ClientSummary:

@@ -94,7 +94,7 @@ class Compute:
         devices: Devices to shard the clients over: "all", a number, or some of ``jax.devices()``. Each holds the rows
             of its clients only. Default: the default device.
         client_batch_size: Number of clients that are computed in parallel. Default: as many as fit in 256 MiB, or in
-            an eighth of an accelerator's memory; for PyTorch modules 16 MiB, or a quarter of its memory.
+            an eighth of an accelerator's memory; for PyTorch modules 4 MiB, or a quarter of its memory.
         group_by_size: Compute clients of similar size together, which avoids padding. It needs clients that use all
             their rows, and changes results by rounding errors. Default: False; automatic runs may set it.
         compile: Compile the rounds of a PyTorch module with ``torch.compile``, which makes them faster and the first

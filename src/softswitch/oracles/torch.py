@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import islice
-from typing import Any
+from itertools import chain, islice, repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +20,18 @@ from softswitch.support.tracing import function_digest, strip_addresses
 
 REPORT, UPDATE, LAYERS = 0, 1, 2  # random streams: rows of reports, rows of gradients, and layers such as dropout
 PROBE_ROWS = 8  # number of rows of a client on which ways of computing are compared
-SLICE_BYTES = 2**24  # memory of the clients that are computed together on a processor: more is slow beyond its caches
+SLICE_BYTES = 2**22  # memory of the clients that are computed together on a processor: more is slow beyond its caches
 DEVICE_SHARE = 0.25  # likewise on an accelerator, as a share of its memory
 COPIES = 4  # number of copies of the parameters that the local steps of a client need
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 Arrays = Mapping[str, Any]
-Drawn = Callable[[Any], Iterator[ClientBatches]]  # of places of participants: their batches, step by step
+
+
+class Drawn(NamedTuple):
+    """Batches of participants, as functions of their places."""
+
+    together: Callable[[Any], Iterator[ClientBatches]]  # of several clients, step by step
+    separate: Callable[[Any], Iterator[Any]]  # client by client, each with the batches of its steps
 
 
 class TorchOracle(HostOracle):
@@ -134,7 +140,7 @@ class TorchOracle(HostOracle):
     def report(self, params: Arrays, draws: HostDraws) -> tuple[Reports, None]:
         """Return f_i and g_i on a batch of each participant; nothing is kept (None)."""
         drawn = self._draw(draws, REPORT, 1)
-        values = self._report(params, len(draws.clients), lambda places: next(drawn(places)), REPORT)
+        values = self._report(params, len(draws.clients), drawn, REPORT)
         if self.client_optimum is not None:
             values[:, 0] -= self.client_optimum[draws.clients]
         mask: Any = np.ones(len(draws.clients), bool)
@@ -154,7 +160,10 @@ class TorchOracle(HostOracle):
             total = {name: torch.zeros_like(weight) for name, weight in self.functions.trained.items()}
             for some, directions in self._directions(places, params, draws, decision, step_size):
                 for name, part in directions.items():
-                    total[name] += torch.tensordot(self._tensor(weights[some]).to(part.dtype), part, 1)
+                    if isinstance(some, int):
+                        total[name].add_(part, alpha=weights[some])
+                    else:
+                        total[name] += torch.tensordot(self._tensor(weights[some]).to(part.dtype), part, 1)
         return {name: part.cpu().numpy() for name, part in total.items()}
 
     def directions(
@@ -162,7 +171,10 @@ class TorchOracle(HostOracle):
     ) -> dict[str, np.ndarray]:
         """Return every u_i, stacked along the first axis."""
         each = self._directions(np.arange(len(draws.clients)), params, draws, decision, step_size)
-        parts = [{name: part.cpu().numpy() for name, part in directions.items()} for _, directions in each]
+        parts = [
+            {name: (part[None] if isinstance(some, int) else part).cpu().numpy() for name, part in directions.items()}
+            for some, directions in each
+        ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _weighted_gradient(
@@ -176,13 +188,13 @@ class TorchOracle(HostOracle):
         def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
             losses = LocalLosses.of(decision.local_loss, some, self._like)
             with seeded((draws.seed, int(some[0]), LAYERS)), self._autocast():
-                return joint.weighted_gradient(next(drawn(some)), losses, self._tensor(weights[some]))
+                return joint.weighted_gradient(next(drawn.together(some)), losses, self._tensor(weights[some]))
 
         for some, part in self._compute_jointly(places, UPDATE, compute):
             if part is None:
                 losses = map(decision.local_loss.of, some.tolist())
                 with seeded((draws.seed, LAYERS)), self._autocast():
-                    batches = self._one_after_another(lambda places: next(drawn(places)), some)
+                    batches = drawn.separate(some)
                     part = functions.weighted_gradient(zip(weights[some].tolist(), batches, losses, strict=True))
             for name, slope in part.items():
                 total[name] += slope
@@ -190,36 +202,37 @@ class TorchOracle(HostOracle):
 
     def _directions(
         self, places: np.ndarray, params: Arrays, draws: HostDraws, decision: Decision, step_size: float
-    ) -> Iterator[tuple[np.ndarray, Weights]]:
-        """Yield (places, stacked directions) of slices of participants; then set the mean of their statistics."""
+    ) -> Iterator[tuple[np.ndarray | int, Weights]]:
+        """Yield (places, stacked directions) of slices of participants, or (place, direction) of one after another.
+
+        The layers' statistics are then the mean of those after the participants' steps.
+        """
         drawn, functions = self._draw(draws, UPDATE, self.local_steps), self.functions
 
         def compute(joint: JointFunctions, some: np.ndarray) -> Weights:
             functions.load(params)
             losses = LocalLosses.of(decision.local_loss, some, self._like)
             with seeded((draws.seed, int(some[0]), LAYERS)), self._autocast():
-                return joint.directions(drawn(some), losses, self.local_steps, step_size, functions.optimizer)
+                return joint.directions(drawn.together(some), losses, self.local_steps, step_size, functions.optimizer)
 
         for some, directions in self._compute_jointly(places, UPDATE, compute):
             if directions is not None:
                 yield some, directions
                 continue
-            before, after = self._statistics.read(), []
+            before, after, batches = self._statistics.read(), [], drawn.separate(some)
+            functions.load(params)
+            start = {name: weight.detach().clone() for name, weight in functions.trained.items()}
             for place in some.tolist():
-                functions.load(params)
-                self._statistics.write(before)
-                batches, loss = (batch.parts[0] for batch in drawn([place])), decision.local_loss.of(place)
+                functions.load(start)
+                if before:
+                    self._statistics.write(before)
+                loss = decision.local_loss.of(place)
                 with seeded((draws.seed, int(draws.clients[place]), LAYERS)), self._autocast():
                     direction = functions.direction(batches, loss, self.local_steps, step_size)
-                yield np.array([place]), {name: part[None] for name, part in direction.items()}
-                after.append(self._statistics.read())
+                yield place, direction
+                if before:
+                    after.append(self._statistics.read())
             self._statistics.write_mean(after)
-
-    def _one_after_another(self, batches: Callable[[np.ndarray], ClientBatches], places: np.ndarray) -> Iterator[Any]:
-        """Yield the batch of each place; rows in one place are read together."""
-        if self._store is not None:
-            return iter(batches(places).parts)
-        return (batches(place).parts[0] for place in places[:, None])
 
     def _compute_jointly(
         self, places: np.ndarray, purpose: int | None, compute: Callable[[JointFunctions, np.ndarray], Any]
@@ -315,28 +328,37 @@ class TorchOracle(HostOracle):
         return f"{sizes[0]} for {rows:,} rows, {sizes[1]} for copies of its parameters"
 
     def _draw(self, draws: HostDraws, purpose: int, steps: int) -> Drawn:
-        """Return the participants' batches for ``steps`` steps, as a function of their places."""
+        """Return the participants' batches for ``steps`` steps."""
         size, clients = self._batches[purpose], draws.clients
         sizes = self._sizes[clients]
         uses_all = size is None or (self._replace is None and bool((size >= sizes).all()))
         is_uniform = uses_all or self._replace is not None or bool((size < sizes).all())
         store = self._store
 
-        def draw_each(places: Any) -> Iterator[ClientBatches]:
-            columns = [self._batches_of(clients[place], draws, purpose, steps) for place in places]
-            return map(ClientBatches, zip(*columns, strict=True))
+        def draw_each(places: Any) -> Iterator[list[Any]]:
+            return (self._batches_of(clients[place], draws, purpose, steps) for place in places)
 
         if store is None or not is_uniform:
-            return draw_each
+            return Drawn(
+                lambda places: map(ClientBatches, zip(*draw_each(places), strict=True)),
+                lambda places: chain.from_iterable(draw_each(places)),
+            )
         if uses_all:
-            return lambda places: (ClientBatches(store.all_rows(clients[places])) for _ in range(steps))
+            return Drawn(
+                lambda places: repeat(ClientBatches(store.all_rows(clients[places])), steps),
+                lambda places: (rows for rows in store.all_rows(clients[places]) for _ in range(steps)),
+            )
         assert size is not None
         generator = np.random.default_rng((draws.seed, purpose))
         if self._replace is False:
             rows = np.array([[draw_rows(generator, n, size, False) for n in sizes] for _ in range(steps)])
         else:
             rows = generator.integers(0, sizes[None, :, None], size=(steps, len(sizes), size))
-        return lambda places: (ClientBatches(stacked=store.take(clients[places], step[places])) for step in rows)
+        drawn = store.places(clients, rows)
+        return Drawn(
+            lambda places: (ClientBatches(stacked=batch) for batch in store.batches(drawn[:, places])),
+            lambda places: store.batches(drawn[:, places].swapaxes(0, 1).reshape(-1, size)),
+        )
 
     def _batches_of(self, client: Any, draws: HostDraws, purpose: int, steps: int) -> list[Any]:
         """Return the batches of one client, whose rows are not tensors or not in one place."""
@@ -346,18 +368,16 @@ class TorchOracle(HostOracle):
         with closing(rows.batches((draws.seed, int(client), purpose), size, self._replace is not False)) as batches:
             return list(islice(batches, steps))
 
-    def _report(
-        self, params: Arrays, count: int, batches: Callable[[np.ndarray], ClientBatches], purpose: int | None
-    ) -> np.ndarray:
+    def _report(self, params: Arrays, count: int, drawn: Drawn, purpose: int | None) -> np.ndarray:
         """Return f and g on a batch of each of ``count`` clients, as float64."""
         self.functions.load(params)
         self.functions.module.eval()
         with self._autocast():
-            slices = self._compute_jointly(np.arange(count), purpose, lambda joint, some: joint.report(batches(some)))
+            slices = self._compute_jointly(
+                np.arange(count), purpose, lambda joint, some: joint.report(next(drawn.together(some)))
+            )
             values = [
-                torch.stack([*map(self.functions.report, self._one_after_another(batches, some))])
-                if part is None
-                else part.double()
+                torch.stack([*map(self.functions.report, drawn.separate(some))]) if part is None else part.double()
                 for some, part in slices
             ]
         return torch.cat(values).cpu().numpy()
@@ -368,15 +388,15 @@ class TorchOracle(HostOracle):
         known = np.array([i for i, rows in enumerate(clients) if rows is not None], int)
         store = self._store if clients is self._clients else None
 
-        def all_rows(places: Any) -> ClientBatches:
-            if store is not None:
-                return ClientBatches(store.all_rows(known[places]))
-            return ClientBatches([clients[i].all_rows() for i in known[places]])
+        def all_rows(places: Any) -> Iterator[Any]:
+            chosen = known[places]
+            return iter(store.all_rows(chosen)) if store is not None else (clients[i].all_rows() for i in chosen)
 
+        drawn = Drawn(lambda places: iter([ClientBatches([*all_rows(places)])]), all_rows)
         try:
             self.load_buffers(params, None)
             if len(known):
-                values[known] = self._report(params, len(known), all_rows, None)
+                values[known] = self._report(params, len(known), drawn, None)
         finally:
             self._statistics.write(before)
         if self.client_optimum is not None:

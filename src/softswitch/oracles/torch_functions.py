@@ -40,15 +40,16 @@ def preserve_module(module: torch.nn.Module) -> Iterator[None]:
 @contextmanager
 def replaced_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Call ``forward`` in place of the module's method in the ``with`` block."""
-    before = module.__dict__.get("forward")
-    module.forward = forward
+    attributes = module.__dict__  # modules check every attribute that is set otherwise
+    before = attributes.get("forward")
+    attributes["forward"] = forward
     try:
         yield
     finally:
         if before is None:
-            del module.forward
+            del attributes["forward"]
         else:
-            module.forward = before
+            attributes["forward"] = before
 
 
 class Remember:
@@ -153,7 +154,8 @@ class ModuleFunctions:
             raise ValueError(f"the server's parameters are {sorted(params)}, the module's are {sorted(weights)}")
         with torch.no_grad():
             for name, weight in weights.items():
-                weight.copy_(torch.from_numpy(np.array(params[name])))
+                given = params[name]
+                weight.copy_(given if isinstance(given, torch.Tensor) else torch.from_numpy(np.array(given)))
 
     def values(self, batch: Any) -> np.ndarray:
         """Return f followed by all g on a batch as float64, computed in ``eval`` mode without gradients."""
@@ -166,14 +168,15 @@ class ModuleFunctions:
         with torch.no_grad(), replaced_forward(self.module, remember):
             for function in (self.objective, self.constraint):
                 remember.start_function()
-                values.append(function(self.module, batch))
-        objective, constraint = (torch.atleast_1d(torch.as_tensor(value).detach()) for value in values)
-        if objective.shape != (1,):
-            raise ValueError(f"objective must return a scalar, but returns a tensor of shape {tuple(objective.shape)}")
-        if constraint.ndim != 1 or not len(constraint):
-            shape = tuple(constraint.shape)
-            raise ValueError(f"constraint must return a scalar or a vector, but returns shape {shape}")
-        return torch.cat([objective.to(constraint.device, torch.float64), constraint.double()])
+                values.append(torch.as_tensor(function(self.module, batch)))
+            objective, constraint = values
+            if objective.shape not in ((), (1,)):
+                shape = tuple(objective.shape)
+                raise ValueError(f"objective must return a scalar, but returns a tensor of shape {shape}")
+            if constraint.ndim > 1 or not constraint.numel():
+                shape = tuple(constraint.shape)
+                raise ValueError(f"constraint must return a scalar or a vector, but returns shape {shape}")
+            return torch.cat([objective.reshape(1).to(constraint.device), constraint.reshape(-1)]).double()
 
     def objective_slope(self, batch: Any) -> tuple[float, dict[str, np.ndarray]]:
         """Return f and its gradient by parameter name on a batch, both in ``eval`` mode."""
@@ -187,11 +190,17 @@ class ModuleFunctions:
 
     def weighted_gradient(self, weighted: Iterable[tuple[float, Any, LocalLoss]]) -> Weights:
         """Return Σ r_i ∇h_i over (r_i, batch, local loss) of clients, one after another, in ``train`` mode."""
-        self.module.train()
-        self.module.zero_grad(set_to_none=True)  # gradients left by the user
+        self._begin_gradients()
         for weight, batch, loss in weighted:
             self._backward(batch, loss, weight)
         return self._take_gradients()
+
+    def _begin_gradients(self) -> None:
+        """Set ``train`` mode, and remove gradients that the user left."""
+        if not self.module.training:
+            self.module.train()
+        for weight in self.trained.values():
+            weight.grad = None
 
     def _take_gradients(self) -> Weights:
         """Return the gradients of the parameters, 0 without one, and remove them."""
@@ -203,9 +212,9 @@ class ModuleFunctions:
     def direction(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
         """Return u_i = (w_k − w_{k,E})/(γE) after E steps from the module's parameters, which are undefined then."""
         weights = self.trained
-        self.module.train()
+        self._begin_gradients()
         if self.optimizer is None or step_size == 0:
-            return self._plain_steps(batches, loss, local_steps, step_size)
+            return self._plain_steps(iter(batches), loss, local_steps, step_size)
         before = {name: weight.detach().clone() for name, weight in weights.items()}
         optimizer = self.optimizer(list(weights.values()), lr=step_size)
         for batch in islice(batches, local_steps):
@@ -216,19 +225,16 @@ class ModuleFunctions:
         scale = 1 / (step_size * local_steps)
         return {name: (before[name] - weight.detach()) * scale for name, weight in weights.items()}
 
-    def _plain_steps(self, batches: Iterable[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
-        self.module.zero_grad(set_to_none=True)  # gradients left by the user
-        total: Weights = {}
-        for step, batch in enumerate(islice(batches, local_steps), start=1):
-            self._backward(batch, loss)
-            slopes = self._take_gradients()
-            with torch.no_grad():
-                for name, slope in slopes.items():
-                    if step < local_steps:
-                        self.trained[name].sub_(slope, alpha=step_size)
-                    if step > 1:
-                        slope += total[name]
-            total = slopes
+    def _plain_steps(self, batches: Iterator[Any], loss: LocalLoss, local_steps: int, step_size: float) -> Weights:
+        start = [weight.detach().clone() for weight in self.trained.values()]
+        for step in range(1, local_steps + 1):
+            self._backward(next(batches), loss)  # gradients add up
+            if step < local_steps:
+                with torch.no_grad():
+                    for weight, first in zip(self.trained.values(), start, strict=True):
+                        if weight.grad is not None:
+                            torch.sub(first, weight.grad, alpha=step_size, out=weight)
+        total = self._take_gradients()
         return total if local_steps == 1 else {name: part / local_steps for name, part in total.items()}
 
     def _backward(self, batch: Any, loss: LocalLoss, scale: float = 1.0) -> None:
@@ -236,29 +242,25 @@ class ModuleFunctions:
 
         The gradient is multiplied by ``scale``.
         """
-        coefficient, penalty, local = scale * float(loss.objective), scale * float(loss.penalty), torch.zeros(())
-        if coefficient:
-            local = coefficient * torch.as_tensor(self.objective(self.module, batch)).reshape(())
-        mix = scale * np.asarray(loss.constraint, float)
-        if penalty or mix.any():
-            constraints = self._vector(self.surrogate or self.constraint, batch)
-            one = len(mix) == 1  # cheaper than a product of tensors
-            mean = (
-                float(mix[0]) * constraints.reshape(()) if one else torch.from_numpy(mix).to(constraints) @ constraints
-            )
-            local = local + mean if coefficient else mean
-            if penalty:
-                excess = torch.relu(constraints - float(loss.tolerance))
-                if self.surrogate is not None:  # its sum over the constraints with g > ε
-                    with torch.no_grad():
-                        above = self._vector(self.constraint, batch) > float(loss.tolerance)
-                    excess = torch.where(above, constraints, torch.zeros_like(constraints))
-                local = local + penalty * excess.sum()
-        if local.requires_grad:  # else constant, such as −∞
-            local.backward()
+        terms: list[tuple[torch.Tensor, torch.Tensor | None]] = []  # values with their coefficients; None for 1
+        if coefficient := scale * float(loss.objective):
+            value = torch.as_tensor(self.objective(self.module, batch)).reshape(())
+            terms.append((value, None if coefficient == 1 else torch.full_like(value, coefficient)))
+        mix, penalty = [scale * float(b) for b in loss.constraint], scale * float(loss.penalty)
+        if penalty or any(mix):
+            values = self._vector(self.surrogate or self.constraint, batch)
+            coefficients = None if mix == [1] and not penalty else values.new_tensor(mix)
+            if coefficients is not None and penalty:
+                with torch.no_grad():
+                    exact = values if self.surrogate is None else self._vector(self.constraint, batch)
+                    coefficients += penalty * (exact > float(loss.tolerance)).to(coefficients)
+            terms.append((values, coefficients))
+        if terms := [term for term in terms if term[0].requires_grad]:  # else constant, such as −∞
+            roots, slopes = zip(*terms, strict=True)
+            torch.autograd.backward(roots, slopes)
 
     def _vector(self, function: Function, batch: Any) -> torch.Tensor:
-        return torch.atleast_1d(torch.as_tensor(function(self.module, batch)))
+        return torch.as_tensor(function(self.module, batch)).reshape(-1)
 
     def pass_forward(self, batches: Iterable[Any]) -> None:
         """Compute both functions in ``train`` mode on all batches, to update batch-norm statistics."""

@@ -37,19 +37,18 @@ TOLERANCES = {torch.float32: (1e-3, 1e-4), torch.float64: (1e-8, 1e-10)}  # rela
 class ClientBatches:
     """A batch of each of several clients: a list of parts, or one batch that is stacked along a new first axis."""
 
-    def __init__(self, parts: Sequence[Any] | None = None, stacked: Any = None) -> None:
+    def __init__(self, parts: Sequence[Any] | None = None, stacked: tuple[torch.Tensor, ...] | None = None) -> None:
         self._parts, self._stacked = parts, stacked
 
     def __len__(self) -> int:
-        return len(pytree.tree_leaves(self._stacked)[0]) if self._parts is None else len(self._parts)
+        return len(self.parts)
 
     @cached_property
     def parts(self) -> Sequence[Any]:
         """The clients' batches."""
-        if self._parts is not None:
-            return self._parts
-        leaves, structure = pytree.tree_flatten(self._stacked)
-        return [pytree.tree_unflatten(list(part), structure) for part in zip(*leaves, strict=True)]
+        if self._stacked is None:
+            return self._parts or ()
+        return list(zip(*(column.unbind() for column in self._stacked), strict=True))
 
     @cached_property
     def stacked(self) -> Any:

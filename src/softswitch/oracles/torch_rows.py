@@ -15,6 +15,7 @@ from softswitch.oracles.batch_sizes import draw_rows
 from softswitch.support.tracing import function_digest
 
 ROWS_IN_DIGEST = 64  # maximum number of evenly spaced rows in the digest of a Dataset that does not consist of tensors
+MAX_READ = 2**20  # maximum size in bytes of several batches that are read at once
 MAX_COPY = 2**28  # maximum size in bytes of a copy of all rows in the memory of the processor
 
 
@@ -135,10 +136,17 @@ class TensorStore:
             return None
         return cls(known, device)
 
-    def take(self, clients: np.ndarray, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
-        """Return the rows of clients (clients × batch) as one batch whose first axis is that of the clients."""
-        places = torch.from_numpy(self._starts[clients][:, None] + rows).to(self._columns[0].device)
-        return tuple(column[places] for column in self._columns)
+    def places(self, clients: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the places of rows of clients, steps × clients × batch."""
+        places: np.ndarray = self._starts[clients][:, None] + rows
+        return places
+
+    def batches(self, places: np.ndarray) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield the rows ``places[i]`` as one batch for each i; several small batches are read at once."""
+        size = sum(column[0].numel() * column.element_size() for column in self._columns) * places[0].size
+        for some in torch.from_numpy(places).to(self._columns[0].device).split(max(1, MAX_READ // size)):
+            rows = [column.index_select(0, some.flatten()).unflatten(0, some.shape) for column in self._columns]
+            yield from zip(*(column.unbind() for column in rows), strict=True)
 
     def all_rows(self, clients: np.ndarray) -> list[tuple[torch.Tensor, ...]]:
         """Return all rows of every client, without copies."""
