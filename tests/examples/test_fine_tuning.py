@@ -23,7 +23,7 @@ def test_adapters_meet_the_bound(example, capsys):
     printed = capsys.readouterr().out
     assert result.status.ok
     assert result.worst_constraint <= example.BOUND
-    assert result.auto_settings["clients"] == "computed together by vmap"
+    assert result.auto_settings["clients"].startswith("computed one after another")  # faster for models of this size
     trained = sum(weight.size for weight in result.params.values())
     assert f"{trained:,} of" in printed
     assert f"{trained:,} numbers" in FILE.read_text(encoding="utf-8")

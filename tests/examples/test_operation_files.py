@@ -214,10 +214,11 @@ def test_proxy_passes_on_messages_of_nodes_only(tmp_path):
     port = loopback.free_port()
     with loopback.Loopback(tmp_path, nodes=0, app=tmp_path) as trial:
         text = PROXY.read_text(encoding="utf-8").replace("https://superlink:8000", f"https://{trial.address}")
-        text = text.replace("listen 8443", f"listen 127.0.0.1:{port}").replace("/tmp/nginx", str(tmp_path / "nginx"))
+        text = text.replace("listen 8443", f"listen 127.0.0.1:{port}")
         (tmp_path / "nginx.conf").write_text(text, encoding="utf-8")
         trial.processes["proxy"] = proxy = subprocess.Popen(
-            ["nginx", "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"], start_new_session=True
+            ["nginx", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf"), "-g", "daemon off;"],
+            start_new_session=True,
         )
         trial.register(1)
         trial.start_node(1, superlink=f"127.0.0.1:{port}")
